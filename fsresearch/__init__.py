@@ -1,0 +1,29 @@
+"""Exact categorical sampling as mergeable summaries.
+
+>>> import torch
+>>> sample_logits(torch.tensor([[0.0, 1.0, 2.0]]), seed=3).token
+tensor([[1]])
+"""
+
+from fsresearch.results import OrderedSample, Sample
+from fsresearch.sampling import (
+    METHODS,
+    log_prob,
+    sample,
+    sample_logits,
+    sample_logits_without_replacement,
+    sample_without_replacement,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "METHODS",
+    "OrderedSample",
+    "Sample",
+    "log_prob",
+    "sample",
+    "sample_logits",
+    "sample_logits_without_replacement",
+    "sample_without_replacement",
+]

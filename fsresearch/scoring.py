@@ -1,0 +1,93 @@
+"""Log-probabilities of given tokens, differentiable, tile by tile in both directions.
+
+The backward pass computes a tile's logits again instead of keeping them, so neither direction holds
+[B, V]: the gradient of ``log p(token)`` with respect to the logits is ``onehot(token) - softmax``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fsresearch.schedules import online
+from fsresearch.sources import LMHead
+from fsresearch.summaries import LogNormalizer
+from fsresearch.tiles import tile_cuts
+from fsresearch.transforms import Transform
+
+__all__ = ["TokenLogProb"]
+
+
+class TokenLogProb(torch.autograd.Function):
+    """``apply(hidden, weight, bias, token, transform, vocab)`` gives float32 [B, n].
+
+    Gradients flow to hidden, weight and bias. The transform's own bias is replaced by ``bias``.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        token: Tensor,
+        transform: Transform,
+        vocab: int,
+    ) -> Tensor:
+        """Score tokens int64 [B, n]; NaN for ids outside [0, vocab) and invalid rows."""
+        source = LMHead(hidden, weight, transform._replace(bias=bias), vocab_size=vocab)
+        log_normalizer = LogNormalizer().draw(online(LogNormalizer(), source))[:, None]
+        ctx.save_for_backward(hidden, weight, bias, token, log_normalizer)
+        ctx.transform, ctx.vocab = transform, vocab
+        outside = (token < 0) | (token >= vocab)
+        return (source.at(token) - log_normalizer).masked_fill(outside, torch.nan)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
+        """Recompute every tile and pull its share of the gradient back through it."""
+        hidden, weight, bias, token, log_normalizer = ctx.saved_tensors
+        grad = grad_outputs[0].masked_fill(log_normalizer.isnan(), 0.0)
+        inputs = [t for t in (hidden, weight, bias) if t is not None]
+        totals = [torch.zeros_like(t, dtype=torch.float32) for t in inputs]
+        width = LMHead(hidden, weight).width
+        cuts = tile_cuts(0, ctx.vocab, width)
+        for start, stop in zip(cuts, cuts[1:], strict=False):
+            parts = [hidden, weight[start:stop]]
+            sums = [totals[0], totals[1][start:stop]]
+            if bias is not None:
+                parts.append(bias[..., start:stop])
+                sums.append(totals[2][..., start:stop])
+            leaves = [part.detach().float().requires_grad_() for part in parts]
+            with torch.enable_grad():
+                logits = _tile_logits(leaves, ctx.transform, start)
+            pulled = torch.autograd.grad(
+                logits, leaves, _logit_gradient(logits.detach(), log_normalizer, token, grad, start)
+            )
+            for total, part in zip(sums, pulled, strict=True):
+                total += part
+        grads = [total.to(t.dtype) for total, t in zip(totals, inputs, strict=True)]
+        return (*grads, *[None] * (6 - len(grads)))
+
+
+def _tile_logits(leaves: list[Tensor], transform: Transform, start: int) -> Tensor:
+    """Transformed logits of a tile from its own slices of weight and bias."""
+    hidden, weight, *rest = leaves
+    mask = transform.mask
+    if mask is not None:
+        mask = transform.allowed(start, start + len(weight))
+    sliced = transform._replace(bias=rest[0] if rest else None, mask=mask)
+    return sliced.apply(hidden @ weight.T, 0)
+
+
+def _logit_gradient(
+    logits: Tensor, log_normalizer: Tensor, token: Tensor, grad: Tensor, start: int
+) -> Tensor:
+    """Return sum over draws of grad (onehot(token) - softmax), on one tile."""
+    softmax = torch.exp(logits - log_normalizer).nan_to_num(0.0)
+    gradient = -grad.sum(1, keepdim=True) * softmax
+    inside = (token >= start) & (token < start + logits.shape[1])
+    return gradient.scatter_add(
+        1, (token - start).masked_fill(~inside, 0), grad.masked_fill(~inside, 0.0)
+    )

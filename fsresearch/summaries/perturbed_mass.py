@@ -1,0 +1,159 @@
+"""Perturbed log-mass of canonical groups: parallel Group-Gumbel-Max; law-exact.
+
+The maximum of a group's perturbed logits has the law Gumbel(L) with L the group's log-mass, and is
+independent of which token attains it (D.1). So a group needs one Gumbel, not 64: the winner of
+``L_k + Gumbel_k`` is a group with probability proportional to its mass, and a local choice inside it
+finishes an exact sample (D.2). Merges are a plain maximum.
+
+The groups are the ids [64u, 64u + 64) and their noise is addressed by u, so the token depends
+neither on tiles nor on batch or ranks, although only its law is that of softmax.
+
+A group's mass is summed in one fixed order: four strands, tokens with equal ``v % 8 // 2``, each a
+pairwise tree over its 16 tokens in ascending id, then ``(s0 + s1) + (s2 + s3)``. The choice walks the
+same tree down, so a part without mass is never entered.
+
+Source: FlashSampling, Lemmas D.1, D.2 and D.4, Algorithms I.2 and I.4.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fsresearch.noise import GROUP, GROUP_SIZE, RowNoise, gumbel_from_bits, uniform_from_bits
+from fsresearch.summaries.base import Reducer
+from fsresearch.summaries.gumbel_max import larger
+from fsresearch.summaries.log_normalizer import add_log_masses
+from fsresearch.tiles import Tile
+
+__all__ = ["GroupWinner", "PerturbedMass"]
+
+
+class GroupWinner(NamedTuple):
+    """The best group's perturbed log-mass, and a token of it.
+
+    Attributes:
+        log_mass: float64 [B, 1], of all groups so far, or [B, 0] where it is not kept.
+        perturbed: float32 [B, n], the best L_k + Gumbel_k; -inf without mass, NaN where invalid.
+        token: int64 [B, n], the local sample, or -1.
+    """
+
+    log_mass: Tensor
+    perturbed: Tensor
+    token: Tensor
+
+
+class PerturbedMass(Reducer[GroupWinner]):
+    """Keep the largest perturbed group mass and a local sample of that group.
+
+    Args:
+        noise: the rows' noise.
+        keep_log_mass: whether states carry the log-mass, which gives the log-normaliser.
+
+    >>> noise = RowNoise(torch.tensor([7]), torch.tensor(0), torch.arange(4))
+    >>> sampler = PerturbedMass(noise)
+    >>> sampler.draw(sampler.lift(Tile(torch.zeros(1, 1000), 0)))
+    tensor([[592, 634, 155, 690]])
+
+    Raises:
+        ValueError: On lift, if the tile does not start at a multiple of 64.
+    """
+
+    exactness = "law"
+    granularity = GROUP_SIZE
+
+    def __init__(self, noise: RowNoise, *, keep_log_mass: bool = True) -> None:
+        self.noise = noise
+        self.keep_log_mass = keep_log_mass
+
+    def empty(self, rows: int, device: torch.device) -> GroupWinner:
+        """Return no mass and no token."""
+        draws = len(self.noise.draws)
+        return GroupWinner(
+            torch.full(
+                (rows, int(self.keep_log_mass)), -torch.inf, dtype=torch.float64, device=device
+            ),
+            torch.full((rows, draws), -torch.inf, device=device),
+            torch.full((rows, draws), -1, device=device),
+        )
+
+    def lift(self, tile: Tile) -> GroupWinner:
+        """Weigh the tile's groups, let one Gumbel each decide, and sample in the winner."""
+        if tile.start % GROUP_SIZE:
+            raise ValueError(f"a tile must start at a multiple of {GROUP_SIZE}, got {tile.start}")
+        grouped = _grouped(tile.logits)
+        maximum = grouped.amax(-1)
+        shift = maximum.masked_fill(maximum == -torch.inf, 0.0)
+        weights = (grouped - shift[..., None]).exp_()
+        mass = _tree(weights)[-1][..., 0]
+        log_mass = shift + mass.log()
+        log_mass = log_mass.masked_fill(~(maximum < torch.inf), torch.nan)
+        perturbed, token = self._decide(tile.start // GROUP_SIZE, log_mass, weights)
+        total = log_mass.double().logsumexp(-1, keepdim=True)[:, : int(self.keep_log_mass)]
+        return GroupWinner(total, perturbed, token)
+
+    def merge(self, left: GroupWinner, right: GroupWinner) -> GroupWinner:
+        """Keep the larger perturbed mass."""
+        take = larger(left.perturbed, left.token, right.perturbed, right.token)
+        return GroupWinner(
+            add_log_masses(left.log_mass, right.log_mass),
+            torch.where(take, right.perturbed, left.perturbed),
+            torch.where(take, right.token, left.token),
+        )
+
+    def draw(self, state: GroupWinner) -> Tensor:
+        """Return the tokens int64 [B, n]."""
+        return state.token
+
+    def _decide(self, first: int, log_mass: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the best group's perturbed log-mass and its local sample, both [B, n]."""
+        units = torch.arange(first, first + log_mass.shape[1], device=log_mass.device)
+        high, inner_high, low, inner_low = self.noise.words(units, GROUP)
+        scores = log_mass[:, None] + gumbel_from_bits(high, low).float()
+        perturbed, winner = scores.max(-1)
+        at = winner[..., None]
+        uniform = uniform_from_bits(inner_high.gather(2, at), inner_low.gather(2, at))[..., 0]
+        inside = weights.gather(1, at.expand(-1, -1, GROUP_SIZE))
+        token = (first + winner) * GROUP_SIZE + _descend(inside, uniform.float())
+        return perturbed, token.masked_fill(~(perturbed > -torch.inf), -1)
+
+
+def _grouped(logits: Tensor) -> Tensor:
+    """Return [B, groups, 64], the last group filled up with -inf."""
+    missing = -logits.shape[1] % GROUP_SIZE
+    if missing:
+        logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+    return logits.view(len(logits), -1, GROUP_SIZE)
+
+
+def _tree(weights: Tensor) -> list[Tensor]:
+    """Return the levels of the mass tree of [..., 64], leaves first and the total [..., 1] last.
+
+    Position 16 s + i of the leaves is the i-th token of strand s, so that every parent joins two
+    neighbours.
+    """
+    levels = [_strands(weights)]
+    while levels[-1].shape[-1] > 1:
+        levels.append(levels[-1][..., 0::2] + levels[-1][..., 1::2])
+    return levels
+
+
+def _strands(values: Tensor) -> Tensor:
+    """Reorder [..., 64] from ascending id to strand after strand."""
+    return values.unflatten(-1, (8, 4, 2)).transpose(-3, -2).flatten(-3)
+
+
+def _descend(weights: Tensor, uniform: Tensor) -> Tensor:
+    """Choose inside groups [..., 64] by uniforms [...]; return the offset of the chosen token."""
+    *below, total = _tree(weights)
+    x = uniform * total[..., 0]
+    node = torch.zeros_like(x, dtype=torch.int64)
+    for level in reversed(below):
+        left = level.gather(-1, node[..., None] * 2)[..., 0]
+        right = level.gather(-1, node[..., None] * 2 + 1)[..., 0]
+        goes_left = (x < left) | (right == 0)
+        x = torch.where(goes_left, x, x - left)
+        node = node * 2 + (~goes_left).long()
+    return _strands(torch.arange(GROUP_SIZE, device=node.device))[node]
