@@ -1,7 +1,7 @@
 """Exact categorical sampling as mergeable summaries.
 
 >>> import torch
->>> sample_logits(torch.tensor([[0.0, 1.0, 2.0]]), seed=3).token
+>>> sample_logits(torch.tensor([[0.0, 1.0, 2.0]]), seed=7).token
 tensor([[1]])
 """
 

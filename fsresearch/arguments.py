@@ -178,9 +178,7 @@ def row_noise(
         _check_row_integers("position", position, rows, device)
         positions = position.to(device)
     else:
-        positions = torch.tensor(
-            integer("position", position, 0, _MAX_POSITION - 1), device=device
-        )
+        positions = torch.tensor(integer("position", position, 0, _MAX_POSITION - 1), device=device)
     return RowNoise(
         _row_seeds(seed, rows, device), positions, torch.arange(num_draws, device=device), role
     )
@@ -300,9 +298,14 @@ def _check_per_token(
     name: str, value: Tensor, rows: int, columns: Iterable[int], device: torch.device
 ) -> None:
     sizes = sorted(set(columns), reverse=True)
-    if value.dim() not in (1, 2) or value.shape[-1] not in sizes or value.shape[:-1] not in (
-        (),
-        (rows,),
+    if (
+        value.dim() not in (1, 2)
+        or value.shape[-1] not in sizes
+        or value.shape[:-1]
+        not in (
+            (),
+            (rows,),
+        )
     ):
         accepted = " or ".join(f"[{size}] or [{rows}, {size}]" for size in sizes)
         raise ValueError(f"{name} must have shape {accepted}, got {list(value.shape)}")

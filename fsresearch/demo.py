@@ -10,6 +10,7 @@ show, and one figure from the head of the law to its tail.
 from __future__ import annotations
 
 import csv
+import importlib
 import importlib.metadata
 import importlib.util
 import math
@@ -24,6 +25,7 @@ from unittest import mock
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich import box
 from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -167,10 +169,8 @@ def _smollm2_states(settings: Settings, progress: Progress) -> _States:
     task = progress.add_task("loading SmolLM2-135M", total=None)
     tokenizer, model = _load_smollm2()
     progress.update(task, total=1, completed=1)
-    from transformers import DynamicCache
-
     layers, weight = model.get_decoder(), model.get_output_embeddings().weight.detach()
-    past = DynamicCache(config=model.config)
+    past = _module("transformers").DynamicCache(config=model.config)
     prompt = tokenizer(settings.prompt, return_tensors="pt").input_ids
     step, written, seen = prompt, [], []
     with torch.no_grad():
@@ -223,17 +223,21 @@ def _load_smollm2() -> tuple[Any, Any]:
     """
     file = _gguf_file()
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
-    import gguf
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    read_once = {name: cache(getattr(gguf, name)) for name in ("GGUFReader", "get_tensor_name_map")}
+    gguf, transformers = _module("gguf"), _module("transformers")
+    transformers.utils.logging.disable_progress_bar()
     where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-    with mock.patch.multiple(gguf, **read_once):
-        tokenizer = AutoTokenizer.from_pretrained(**where)
-        model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    with (
+        mock.patch.object(gguf, "GGUFReader", cache(gguf.GGUFReader)),
+        mock.patch.object(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map)),
+    ):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
+        model = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     return tokenizer, model.eval()
+
+
+def _module(name: str) -> Any:
+    """Import an optional library; its types differ between versions, so they are not asked."""
+    return importlib.import_module(name)
 
 
 def _gguf_file() -> Path:
@@ -368,6 +372,8 @@ def _write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[objec
 def _table(measurements: Sequence[Measurement], states: _States) -> Table:
     """Lay the measurements out as the table that is printed."""
     table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
         title=f"{len(states.hidden)} hidden states, V = {len(states.weight):,}, "
         f"D = {states.weight.shape[1]}, against the float64 softmax",
         caption="An exact sampler's p-values are uniform on [0, 1] and its total variation is "
@@ -379,8 +385,8 @@ def _table(measurements: Sequence[Measurement], states: _States) -> Table:
         "draws",
         "p-value",
         "total\nvariation",
-        "from noise\nalone",
-        "log-normaliser\nerror",
+        "of noise\nalone",
+        "error of log-\nnormaliser",
         "s per\n1000",
     ):
         table.add_column(column, justify="right")

@@ -10,6 +10,7 @@ Source: FlashSampling, Lemma D.2 applied level by level.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -46,7 +47,7 @@ class LogMassTree:
     >>> [level.shape[1] for level in tree.levels]
     [16, 1]
     >>> tree.draw(RowNoise(torch.tensor([7]), torch.tensor(0), torch.arange(4)))
-    tensor([[144, 990, 722, 493]])
+    tensor([[613, 769, 964, 922]])
     """
 
     def __init__(self, source: Source, fan_out: int | Sequence[int] = 64) -> None:
@@ -72,7 +73,7 @@ class LogMassTree:
         return total.masked_fill(total == -torch.inf, torch.nan).float()
 
     def draw(self, noise: RowNoise) -> Tensor:
-        """Return tokens int64 [B, n], one a draw of the noise; -1 in rows without a distribution."""
+        """Return tokens int64 [B, n], one a draw of the noise; -1 in invalid rows."""
         few = max(_DRAWN_ELEMENTS // (max(self.source.rows, 1) * max(self.fan_outs)), 1)
         parts = [self._walk(noise._replace(draws=draws)) for draws in noise.draws.split(few)]
         return torch.cat(parts, 1)
@@ -82,7 +83,7 @@ class LogMassTree:
         width = max(self.source.width // size, 1) * size
         cuts = tile_cuts(self.source.start, self.source.stop, width)
         masses = []
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in pairwise(cuts):
             logits = _padded(self.source.tile(start, stop).logits, size)
             masses.append(log_mass(logits.unflatten(1, (-1, size))))
         return torch.cat(masses, 1)

@@ -128,7 +128,7 @@ def draw(
     >>> source = Logits(torch.zeros(1, 9))
     >>> noise = RowNoise(torch.tensor([7]), torch.tensor(0), torch.arange(2))
     >>> draw(source, noise, METHODS["gumbel-max"], False, False, online, source.at)[:2]
-    (tensor([[6, 4]]), tensor([True]))
+    (tensor([[2, 8]]), tensor([True]))
     """
     run = _walk if method.reducer is None and greedy is not True else _reduce
     token, perturbed, log_mass, argmax = run(source, noise, method, greedy, log_prob, schedule)
@@ -199,7 +199,7 @@ def _walk(
 def _samplers(
     source: Source, noise: RowNoise, method: Method, log_prob: bool
 ) -> list[Reducer[Any]]:
-    """Return one reducer for every few draws, so that a tile's noise stays small; the tree has none.
+    """Return a reducer for every few draws, so that a tile's noise stays small; the tree has none.
 
     Only the first keeps the log-mass, and only where it is wanted.
     """

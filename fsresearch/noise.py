@@ -1,4 +1,4 @@
-"""Noise by address: the random words of a token depend on where it stands, never on when it is drawn.
+"""Noise by address: a token's random words depend on where it stands, never on when it is drawn.
 
 Every word comes from Philox4x32-10 at a counter that spells out the address (Salmon et al.,
 "Parallel random numbers: as easy as 1, 2, 3", SC 2011). The key is a row's 64-bit seed; the
@@ -53,6 +53,7 @@ _LOW = 0xFFFFFFFF
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 _WEYL = 0x9E3779B9, 0xBB67AE85
 _ROUNDS = 10
+_LARGEST_UNREFINED = 11.090347  # -log(-log1p(-2**-16)) to float32, between words 65,535 and 65,536
 
 
 def words(
@@ -118,7 +119,7 @@ def gumbel(
         float32 [B, T], finite, within 2**-22 max(1, abs(g)) of the value in real arithmetic.
 
     >>> gumbel(torch.tensor([7]), torch.tensor([3, 1_000_003]))
-    tensor([[0.4450, 1.0474]])
+    tensor([[0.7040, 1.7509]])
     """
     units, lanes = leaf_address(token_ids)
     leaf = words(seeds, units, draw=draw, position=position, role=role)
@@ -149,10 +150,10 @@ def gumbel_from_words(word: Tensor, refinement: Tensor) -> Tensor:
 
     >>> ends = torch.tensor([0, 2**32 - 1])
     >>> gumbel_from_words(ends, ends)
-    tensor([22.1807, -3.1365])
+    tensor([45.0546, -3.1300])
     """
     small = word < REFINE_BELOW
-    return torch.where(small, _refined(word * small, refinement), _unrefined(word))
+    return torch.where(small, _refined(word * small, refinement), _unrefined(word.double()))
 
 
 def gumbel_from_bits(high: Tensor, low: Tensor) -> Tensor:
@@ -163,7 +164,7 @@ def gumbel_from_bits(high: Tensor, low: Tensor) -> Tensor:
         low: int64 words, the trailing 32 bits.
 
     >>> gumbel_from_bits(torch.tensor([0, 2**32 - 1]), torch.tensor([0, 2**32 - 1]))
-    tensor([45.0546, -3.8092], dtype=torch.float64)
+    tensor([45.0546, -3.8079], dtype=torch.float64)
     """
     fraction = uniform_from_bits(high, low)
     complement = uniform_from_bits(_LOW - high, _LOW - low)
@@ -191,7 +192,7 @@ def derive_seeds(seed: int | Tensor, rows: int | Tensor) -> Tensor:
         int64 [B].
 
     >>> derive_seeds(3, 2)
-    tensor([-2177226544486303571,  5107083023577450042])
+    tensor([  31599815295821320, 8516602760668751066])
     """
     seeds = torch.as_tensor(seed, dtype=torch.int64).reshape(1)
     units = torch.arange(rows, device=seeds.device) if isinstance(rows, int) else rows
@@ -247,44 +248,39 @@ class RowNoise(NamedTuple):
         first = start // GROUP_SIZE
         groups = -(-stop // GROUP_SIZE) - first
         units = torch.arange(first * 16, (first + groups) * 16, device=self.seeds.device)
-        word = self._in_token_order(self.words(units, LEAF))
-        noise = _unrefined(word)
-        small = word < REFINE_BELOW
-        if word.device.type == "cpu":
-            self._refine_where(small, first, word, noise)
+        noise = _unrefined(self._in_token_order(self.words(units, LEAF)))
+        small = noise > _LARGEST_UNREFINED
+        ids = torch.arange(first * GROUP_SIZE, (first + groups) * GROUP_SIZE, device=noise.device)
+        if noise.device.type == "cpu":
+            row, draw, column = small.nonzero(as_tuple=True)
+            noise[row, draw, column] = gumbel(
+                self.seeds[row],
+                ids[column, None],
+                draw=self.draws[draw],
+                position=self.positions.expand(len(self.seeds))[row],
+                role=self.role,
+            )[:, 0]
         else:
-            more = self._in_token_order(self.words(units, REFINE))
-            noise = torch.where(small, _refined(word * small, more), noise)
+            noise = torch.where(small, self.gumbel(ids.expand(noise.shape)), noise)
         offset = start - first * GROUP_SIZE
         return noise[..., offset : offset + stop - start]
 
-    def _refine_where(self, small: Tensor, first: int, word: Tensor, noise: Tensor) -> None:
-        """Overwrite the few noises whose word asks for refinement (one token in 65,536)."""
-        row, draw, column = small.nonzero(as_tuple=True)
-        units, lanes = leaf_address(first * GROUP_SIZE + column)
-        more = words(
-            self.seeds[row],
-            units[:, None],
-            draw=self.draws[draw],
-            position=self.positions.expand(len(self.seeds))[row],
-            kind=REFINE,
-            role=self.role,
-        )
-        more_of_lane = torch.cat(more, 1).gather(1, lanes[:, None])[:, 0]
-        noise[row, draw, column] = _refined(word[row, draw, column], more_of_lane)
-
     @staticmethod
     def _in_token_order(lanes: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
-        """Interleave [B, n, groups * 16] words of the four lanes into [B, n, groups * 64]."""
+        """Interleave the lanes' words [B, n, groups * 16] into float64 [B, n, groups * 64]."""
         rows, draws, units = lanes[0].shape
-        shaped = [w.view(rows, draws, units // 16, 16) for w in lanes]
-        return torch.stack(shaped, 3).view(rows, draws, units * 4)
+        ordered = torch.empty(
+            rows, draws, units // 16, 4, 16, dtype=torch.float64, device=lanes[0].device
+        )
+        for lane, word in enumerate(lanes):
+            ordered[:, :, :, lane].copy_(word.view(rows, draws, units // 16, 16))
+        return ordered.view(rows, draws, units * 4)
 
 
 def _unrefined(word: Tensor) -> Tensor:
-    """Gumbels of words at their midpoints; 1 - v is exact in float64, so one logarithm serves."""
-    complement = word.double().neg_().add_(2.0**32 - 0.5).mul_(2.0**-32)
-    return complement.log_().neg_().float().log_().neg_()
+    """Gumbels of words (float64, overwritten) at their midpoints: 1 - v is exact in float64."""
+    log_complement = word.sub_(2.0**32 - 0.5).mul_(-(2.0**-32)).log_()
+    return log_complement.float().neg_().log_().neg_()
 
 
 def _refined(word: Tensor, refinement: Tensor) -> Tensor:

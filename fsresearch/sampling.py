@@ -15,7 +15,7 @@ from fsresearch.arguments import Options
 from fsresearch.methods import METHODS, draw
 from fsresearch.results import OrderedSample, Sample
 from fsresearch.schedules import online
-from fsresearch.scoring import TokenLogProb
+from fsresearch.scoring import token_log_prob
 from fsresearch.sources import LMHead, Logits, Source
 from fsresearch.without_replacement import gumbel_top_k
 
@@ -27,6 +27,7 @@ __all__ = [
     "sample_logits_without_replacement",
     "sample_without_replacement",
 ]
+
 
 @torch.no_grad()
 def sample(
@@ -84,9 +85,7 @@ def sample(
     """
     arguments.check_head(hidden, weight)
     options = Options(temperature, bias, mask, softcap, logit_scale, vocab_size)
-    transform, greedy, vocab = arguments.transform(
-        options, len(hidden), len(weight), hidden.device
-    )
+    transform, greedy, vocab = arguments.transform(options, len(hidden), len(weight), hidden.device)
     source = LMHead(hidden, weight, transform, vocab_size=vocab)
     return _sample(
         source, options, greedy, seed, position, role, method, num_samples, log_prob, check
@@ -122,14 +121,16 @@ def sample_logits(
 
     Source: FlashSampling, Algorithms I.1, I.2 and I.3; see METHODS.
 
-    >>> sample_logits(torch.tensor([[0.0, 1.0, 2.0]]), seed=3, num_samples=6).token
-    tensor([[1, 2, 2, 2, 1, 2]])
+    >>> sample_logits(torch.tensor([[0.0, 1.0, 2.0]]), seed=7, num_samples=6).token
+    tensor([[1, 1, 2, 0, 2, 1]])
     >>> sample_logits(torch.tensor([[0.0, 2.0, 2.0]]), temperature=0.0).token
     tensor([[1]])
     """
     arguments.check_logits(logits)
     options = Options(temperature, bias, mask, softcap, logit_scale, vocab_size)
-    transform, greedy, vocab = arguments.transform(options, *logits.shape, logits.device)
+    transform, greedy, vocab = arguments.transform(
+        options, len(logits), logits.shape[1], logits.device
+    )
     source = Logits(logits, transform, vocab_size=vocab)
     return _sample(
         source, options, greedy, seed, position, role, method, num_samples, log_prob, check
@@ -181,13 +182,11 @@ def sample_without_replacement(
 
     >>> hidden, weight = torch.ones(1, 1), torch.zeros(6, 1)
     >>> sample_without_replacement(hidden, weight, 4, seed=5).token
-    tensor([[3, 5, 1, 0]])
+    tensor([[3, 2, 5, 1]])
     """
     arguments.check_head(hidden, weight)
     options = Options(temperature, bias, mask, softcap, logit_scale, vocab_size)
-    transform, greedy, vocab = arguments.transform(
-        options, len(hidden), len(weight), hidden.device
-    )
+    transform, greedy, vocab = arguments.transform(options, len(hidden), len(weight), hidden.device)
     source = LMHead(hidden, weight, transform, vocab_size=vocab)
     return _without_replacement(source, options, greedy, k, seed, position, role, check)
 
@@ -225,7 +224,9 @@ def sample_logits_without_replacement(
     """
     arguments.check_logits(logits)
     options = Options(temperature, bias, mask, softcap, logit_scale, vocab_size)
-    transform, greedy, vocab = arguments.transform(options, *logits.shape, logits.device)
+    transform, greedy, vocab = arguments.transform(
+        options, len(logits), logits.shape[1], logits.device
+    )
     source = Logits(logits, transform, vocab_size=vocab)
     return _without_replacement(source, options, greedy, k, seed, position, role, check)
 
@@ -277,7 +278,7 @@ def log_prob(
     if check:
         arguments.check_values(temperature, 0)
     columns = token if token.dim() == 2 else token[:, None]
-    scores: Tensor = TokenLogProb.apply(hidden, weight, bias, columns, transform, vocab)
+    scores = token_log_prob(hidden, weight, columns, transform, vocab)
     if check and scores.numel():
         arguments.check_rows(~scores.detach().isnan().any(1))
     return scores.view(token.shape)

@@ -6,6 +6,7 @@ The backward pass computes a tile's logits again instead of keeping them, so nei
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,14 +18,32 @@ from fsresearch.summaries import LogNormalizer
 from fsresearch.tiles import tile_cuts
 from fsresearch.transforms import Transform
 
-__all__ = ["TokenLogProb"]
+__all__ = ["token_log_prob"]
 
 
-class TokenLogProb(torch.autograd.Function):
-    """``apply(hidden, weight, bias, token, transform, vocab)`` gives float32 [B, n].
+def token_log_prob(
+    hidden: Tensor, weight: Tensor, token: Tensor, transform: Transform, vocab: int
+) -> Tensor:
+    """Score tokens int64 [B, n]; NaN for ids outside [0, vocab) and rows without a distribution.
 
-    Gradients flow to hidden, weight and bias. The transform's own bias is replaced by ``bias``.
+    Gradients flow to hidden, weight and the transform's bias.
+
+    >>> hidden = torch.zeros(1, 1, requires_grad=True)
+    >>> weight = torch.tensor([[0.0], [1.0]])
+    >>> score = token_log_prob(hidden, weight, torch.tensor([[1]]), Transform(), 2)
+    >>> score.backward()
+    >>> score.detach(), hidden.grad
+    (tensor([[-0.6931]]), tensor([[0.5000]]))
     """
+    bias = transform.bias
+    score: Tensor = _TokenLogProb.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, bias, token, transform, vocab
+    )
+    return score
+
+
+class _TokenLogProb(torch.autograd.Function):
+    """Both directions, with the bias as an input beside the transform."""
 
     @staticmethod
     def forward(
@@ -36,7 +55,7 @@ class TokenLogProb(torch.autograd.Function):
         transform: Transform,
         vocab: int,
     ) -> Tensor:
-        """Score tokens int64 [B, n]; NaN for ids outside [0, vocab) and invalid rows."""
+        """Gather the tokens' logits and subtract the log-normaliser of one online pass."""
         source = LMHead(hidden, weight, transform._replace(bias=bias), vocab_size=vocab)
         log_normalizer = LogNormalizer().draw(online(LogNormalizer(), source))[:, None]
         ctx.save_for_backward(hidden, weight, bias, token, log_normalizer)
@@ -53,7 +72,7 @@ class TokenLogProb(torch.autograd.Function):
         totals = [torch.zeros_like(t, dtype=torch.float32) for t in inputs]
         width = LMHead(hidden, weight).width
         cuts = tile_cuts(0, ctx.vocab, width)
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in pairwise(cuts):
             parts = [hidden, weight[start:stop]]
             sums = [totals[0], totals[1][start:stop]]
             if bias is not None:

@@ -35,7 +35,7 @@ class Source(Protocol):
         """Return the tile of the global ids [start, stop)."""
 
     def at(self, tokens: Tensor) -> Tensor:
-        """Return float32 [B, n]: transformed logits of int64 [B, n] ids, -inf outside the source."""
+        """Return the transformed logits of tokens int64 [B, n], -inf outside the source."""
 
 
 class Logits:
@@ -78,7 +78,7 @@ class Logits:
         return Tile(self.transform.apply(raw, local), start)
 
     def at(self, tokens: Tensor) -> Tensor:
-        """Return float32 [B, n]: transformed logits of int64 [B, n] ids, -inf outside the source."""
+        """Return the transformed logits of tokens int64 [B, n], -inf outside the source."""
         local, outside = _local(tokens, self.start, self.stop)
         if self.start == self.stop:
             return torch.full(tokens.shape, -torch.inf, device=self.device)
@@ -133,7 +133,7 @@ class LMHead:
         return Tile(self.transform.apply(raw, local), start)
 
     def at(self, tokens: Tensor) -> Tensor:
-        """Return float32 [B, n]: transformed logits of int64 [B, n] ids, -inf outside the source."""
+        """Return the transformed logits of tokens int64 [B, n], -inf outside the source."""
         local, outside = _local(tokens, self.start, self.stop)
         if self.start == self.stop:
             return torch.full(tokens.shape, -torch.inf, device=self.device)

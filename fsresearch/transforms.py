@@ -24,7 +24,8 @@ class Transform(NamedTuple):
         softcap: c in ``c tanh(logit / c)``.
         bias: float [V] or [B, V], added.
         mask: True where a token is allowed; bool [V] or [B, V], or bits in int32
-            [ceil(V / 32)] or [B, ceil(V / 32)]: token v is bit v % 32, lowest first, of word v // 32.
+            [ceil(V / 32)] or [B, ceil(V / 32)]: token v is bit v % 32 (lowest first) of word
+            v // 32.
         inverse_temperature: float32 [B, 1], 0-d, or a number, multiplies the logits.
 
     >>> transform = Transform(mask=torch.tensor([True, False, True]), inverse_temperature=0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from fsresearch.sources import Source
@@ -33,11 +34,11 @@ def tiles(
         for cut in inner:
             check_cut(reducer, cut, "cuts")
     bounds = [source.start, *inner, source.stop]
-    if any(a > b for a, b in zip(bounds, bounds[1:], strict=False)):
+    if any(a > b for a, b in pairwise(bounds)):
         raise ValueError(
             f"cuts must ascend within [{source.start}, {source.stop}], got {list(inner)}"
         )
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in pairwise(bounds):
         if start < stop:
             yield source.tile(start, stop)
 

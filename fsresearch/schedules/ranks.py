@@ -65,9 +65,8 @@ def _all_gather(state: Any, group: dist.ProcessGroup | None) -> list[Any]:
     states = []
     for other in gathered:
         parts = zip(other.split(sizes), leaves, strict=True)
-        states.append(
-            _like(state, iter([part.view(leaf.dtype).view(leaf.shape) for part, leaf in parts]))
-        )
+        received = [part.clone().view(leaf.dtype).view(leaf.shape) for part, leaf in parts]
+        states.append(_like(state, iter(received)))
     return states
 
 

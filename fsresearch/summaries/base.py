@@ -81,9 +81,7 @@ class Product(Reducer[tuple[Any, ...]]):
 
     def merge(self, left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
         """Merge component by component."""
-        return tuple(
-            r.merge(a, b) for r, a, b in zip(self.reducers, left, right, strict=True)
-        )
+        return tuple(r.merge(a, b) for r, a, b in zip(self.reducers, left, right, strict=True))
 
     def draw(self, state: tuple[Any, ...]) -> Any:
         """Return the tuple of draws."""

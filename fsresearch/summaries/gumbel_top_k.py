@@ -43,7 +43,7 @@ class GumbelTopK(Reducer[PerturbedTop]):
     >>> noise = RowNoise(torch.tensor([7]), torch.tensor(0), torch.tensor([0]))
     >>> sampler = GumbelTopK(noise, k=3)
     >>> sampler.draw(sampler.lift(Tile(torch.zeros(1, 1000), 0)))
-    tensor([[532, 951, 120]])
+    tensor([[707, 202, 613]])
     """
 
     exactness = "path"

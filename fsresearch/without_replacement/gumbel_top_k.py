@@ -33,7 +33,7 @@ def gumbel_top_k(
     >>> from fsresearch.sources import Logits
     >>> noise = RowNoise(torch.tensor([7]), torch.tensor(0), torch.tensor([0]))
     >>> gumbel_top_k(Logits(torch.zeros(1, 5)), noise, k=3).token
-    tensor([[4, 3, 2]])
+    tensor([[2, 4, 3]])
     """
     samplers = [] if greedy is True else [GumbelTopK(noise, k + 1)]
     largest = [] if greedy is False else [GumbelTopK(None, k + 1)]

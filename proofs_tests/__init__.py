@@ -1,0 +1,1 @@
+"""Tests and statistical proofs, mirroring the folders of the code."""

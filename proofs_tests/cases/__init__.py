@@ -1,0 +1,1 @@
+"""Faults that public samplers had, each as a small test with its right value."""
