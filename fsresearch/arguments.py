@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
-from typing import NamedTuple, SupportsIndex
+from contextlib import suppress
+from typing import NamedTuple, SupportsFloat, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -55,9 +56,12 @@ def integer(name: str, value: SupportsIndex, low: int, high: int | None = None) 
     ValueError: k must be at least 1, got 0
     """
     accepted = f"at least {low}" if high is None else f"in [{low}, {high}]"
-    if isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
+    if isinstance(value, (bool, Tensor)):
         raise TypeError(f"{name} must be an integer {accepted}, got {_shown(value)}")
-    number = operator.index(value)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer {accepted}, got {_shown(value)}") from None
     if number < low or (high is not None and number > high):
         raise ValueError(f"{name} must be {accepted}, got {number}")
     return number
@@ -71,9 +75,7 @@ def check_number(name: str, value: object, *, positive: bool = False) -> None:
     ValueError: softcap must be a finite number above 0, got -1.0
     """
     accepted = "a finite number above 0" if positive else "a finite number"
-    if isinstance(value, (bool, Tensor)) or not hasattr(value, "__float__"):
-        raise TypeError(f"{name} must be {accepted}, got {_shown(value)}")
-    number = float(value)
+    number = _real(name, value, accepted)
     if not math.isfinite(number) or (positive and number <= 0):
         raise ValueError(f"{name} must be {accepted}, got {value}")
 
@@ -178,7 +180,8 @@ def row_noise(
         _check_row_integers("position", position, rows, device)
         positions = position.to(device)
     else:
-        positions = torch.tensor(integer("position", position, 0, _MAX_POSITION - 1), device=device)
+        number = integer("position", position, 0, _MAX_POSITION - 1)
+        positions = torch.full((), number, dtype=torch.int64, device=device)
     return RowNoise(
         _row_seeds(seed, rows, device), positions, torch.arange(num_draws, device=device), role
     )
@@ -241,14 +244,20 @@ def _temperature(
         _check_row_shape("temperature", temperature, rows, device)
         column = temperature.detach().to(device).reshape(-1, 1).expand(rows, 1)
         return column == 0, inverse_temperature(column)
-    if isinstance(temperature, bool) or not hasattr(temperature, "__float__"):
-        raise TypeError(f"temperature must be a number or a tensor, got {_shown(temperature)}")
-    number = float(temperature)
+    number = _real("temperature", temperature, "a number or a tensor")
     if number != 0 and not MIN_TEMPERATURE <= number < math.inf:
         raise ValueError(
             f"temperature must be 0, or finite and at least {MIN_TEMPERATURE}, got {temperature}"
         )
     return number == 0, inverse_temperature(number)
+
+
+def _real(name: str, value: object, accepted: str) -> float:
+    """Return a number as a float; arrays, strings and the like are a TypeError."""
+    if isinstance(value, SupportsFloat) and not isinstance(value, (bool, Tensor)):
+        with suppress(TypeError):
+            return float(value)
+    raise TypeError(f"{name} must be {accepted}, got {_shown(value)}")
 
 
 def _row_seeds(seed: int | Tensor | None, rows: int, device: torch.device) -> Tensor:
@@ -263,7 +272,7 @@ def _row_seeds(seed: int | Tensor | None, rows: int, device: torch.device) -> Te
         seed = seed.to(device)
         return seed if seed.dim() else derive_seeds(seed, rows)
     seed = integer("seed", seed, -(1 << 63), (1 << 63) - 1)
-    return derive_seeds(torch.tensor(seed, device=device), rows)
+    return derive_seeds(torch.full((), seed, dtype=torch.int64, device=device), rows)
 
 
 def _check_matrix(name: str, value: Tensor) -> None:

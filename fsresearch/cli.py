@@ -1,7 +1,7 @@
 """The command line: ``fsresearch demo``, ``fsresearch sample`` and ``fsresearch methods``.
 
-It parses and prints; the work is done by the functions of the library. What a caller got wrong
-ends with exit status 2 and one sentence on standard error.
+It parses and prints; the library does the work. What a caller got wrong ends with exit status 2
+and one sentence on standard error.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_INPUT = "a .npy file, a .safetensors file (FILE or FILE:NAME)"
+_FILE = "a .npy or .safetensors file, FILE or FILE:NAME"
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-_Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
 
 
 def main() -> None:
@@ -51,8 +50,40 @@ def main() -> None:
     app()
 
 
+def read_tensor(place: str) -> Tensor:
+    """Read a tensor from ``FILE.npy``, ``FILE.safetensors`` or ``FILE.safetensors:NAME``.
+
+    Raises:
+        ValueError: If the file has another suffix or holds no such tensor.
+        OSError: If it cannot be read.
+
+    >>> from tempfile import mkdtemp
+    >>> np.save(file := Path(mkdtemp()) / "logits.npy", np.zeros((1, 2), np.float32))
+    >>> read_tensor(str(file))
+    tensor([[0., 0.]])
+    """
+    before, colon, name = place.rpartition(":")
+    named = bool(colon) and before.endswith(".safetensors")
+    path = Path(before if named else place)
+    if path.suffix == ".npy":
+        return torch.from_numpy(np.load(path, allow_pickle=False))
+    if path.suffix != ".safetensors":
+        raise ValueError(f"{place} is neither a .npy nor a .safetensors file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = sorted(file.keys())
+            if named and name not in names:
+                raise ValueError(f"{path} holds {', '.join(names)}, not {name}")
+            if not named and len(names) != 1:
+                raise ValueError(f"{path} holds {', '.join(names)}: say which as {path}:NAME")
+            tensor: Tensor = file.get_tensor(name if named else names[0])
+            return tensor
+    except SafetensorError as error:
+        raise ValueError(f"{path} is no safetensors file: {error}") from error
+
+
 @app.callback(invoke_without_command=True)
-def _version(
+def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
@@ -65,26 +96,25 @@ def _sample(
     logits: Annotated[
         str | None,
         typer.Argument(
-            help=f"Logits [V] or [B, V]: {_FILE}, or - for JSON on standard input: a list, a list "
-            'of lists, {"logits": ...} or {"hidden": ..., "weight": ...}.',
+            help=f"Logits [V] or [B, V]: {_FILE}; or - for JSON on standard input, which is a "
+            'list, a list of lists, {"logits": ...} or {"hidden": ..., "weight": ...}.'
         ),
     ] = None,
     hidden: Annotated[
         str | None, typer.Option(help=f"Hidden states [D] or [B, D]: {_FILE}.")
     ] = None,
     weight: Annotated[str | None, typer.Option(help=f"The LM head [V, D]: {_FILE}.")] = None,
-    seed: _Seed = 0,
-    position: Annotated[int, typer.Option(help="The decoding step: its own noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same tokens.")] = 0,
+    position: Annotated[int, typer.Option(help="The decoding step; each has its noise.")] = 0,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "gumbel-max",
     temperature: Annotated[float, typer.Option(help="0 is the argmax.")] = 1.0,
     num_samples: Annotated[int, typer.Option("--num-samples", "-n", help="Draws a row.")] = 1,
     log_prob: Annotated[bool, typer.Option("--log-prob", help="Add log-probabilities.")] = False,
     without_replacement: Annotated[
-        int | None,
-        typer.Option(metavar="K", help="K different tokens a row, in order, with their scores."),
+        int | None, typer.Option(metavar="K", help="Draw K different tokens a row, in order.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Refuse rows that are not distributions.")
+        bool, typer.Option("--check", help="Refuse a row that is not a distribution.")
     ] = False,
     as_json: _Json = False,
 ) -> None:
@@ -92,46 +122,79 @@ def _sample(
 
     A row that is not a distribution (no finite logit, or a NaN or +inf) gives token -1.
     """
+    common: dict[str, Any] = {"seed": seed, "position": position, "temperature": temperature}
+    more: dict[str, Any] = {"method": method, "num_samples": num_samples, "log_prob": log_prob}
     with _one_sentence():
         inputs = _inputs(logits, hidden, weight)
-        common: dict[str, Any] = {
-            "seed": seed,
-            "position": position,
-            "temperature": temperature,
-            "check": check,
-        }
         drawn: Sample | OrderedSample
-        if without_replacement is not None:
-            if method != "gumbel-max" or num_samples != 1:
-                raise ValueError("--without-replacement takes no --method and no --num-samples")
-            draw = sample_without_replacement if len(inputs) == 2 else _SAMPLE_LOGITS_K
-            drawn = draw(*inputs, without_replacement, **common)
+        if without_replacement is None:
+            draw: Any = sample if len(inputs) == 2 else sample_logits
+            drawn = draw(*inputs, check=check, **common, **more)
+        elif method != "gumbel-max" or num_samples != 1:
+            raise ValueError("--without-replacement takes no --method and no --num-samples")
         else:
-            common |= {"method": method, "num_samples": num_samples, "log_prob": log_prob}
-            drawn = (
-                sample(*inputs, **common) if len(inputs) == 2 else sample_logits(*inputs, **common)
+            draw = (
+                sample_without_replacement
+                if len(inputs) == 2
+                else sample_logits_without_replacement
             )
-        fields = {
-            name: value.tolist() for name, value in drawn._asdict().items() if value is not None
-        }
+            drawn = draw(*inputs, without_replacement, check=check, **common)
     if as_json:
-        typer.echo(json.dumps(_plain(fields)))
+        typer.echo(json.dumps(_plain(drawn)))
     else:
-        Console().print(_sample_table(fields))
+        Console().print(_sample_table(drawn))
+
+
+@app.command("methods")
+def _methods(as_json: _Json = False) -> None:
+    """List the methods: exactness class, memory and source."""
+    columns = ("name", "exactness", "memory", "source", "summary")
+    rows = [tuple(str(getattr(method, c)) for c in columns) for method in METHODS.values()]
+    if as_json:
+        typer.echo(json.dumps([dict(zip(columns, row, strict=True)) for row in rows], indent=2))
+        return
+    table = Table(
+        caption="path-exact: the token that one full pass over the same logits gives; "
+        "law-exact: its distribution. B rows, V tokens, T tokens a tile."
+    )
+    for column in columns:
+        table.add_column(column, no_wrap=column in columns[:3])
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
 
 
 @app.command("demo")
 def _demo(
     model: Annotated[str, typer.Option(help="smollm2, or random: a synthetic head.")] = "smollm2",
     prompt: Annotated[str | None, typer.Option(help="What the model continues.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="How many tokens it writes.")] = None,
-    states: Annotated[int | None, typer.Option(help="Hidden states to sample again.")] = None,
-    draws: Annotated[int | None, typer.Option(help="Draws from each state.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Above 0.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder of figure and tables.")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="How many tokens it writes.", show_default="48")
+    ] = None,
+    states: Annotated[
+        int | None, typer.Option(help="Hidden states to sample again.", show_default="8")
+    ] = None,
+    draws: Annotated[
+        int | None, typer.Option(help="Draws from each state.", show_default="500")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="Above 0.", show_default="1.0")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed gives the same text.", show_default="0")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where figure and tables go.", show_default="demo_output")
+    ] = None,
 ) -> None:
-    """Let a language model write with exact samples, and hold every method against softmax."""
+    """Let a language model write with exact samples; hold every method against softmax."""
+    given: dict[str, Any] = {
+        "prompt": prompt,
+        "tokens": tokens,
+        "states": states,
+        "draws": draws,
+        "temperature": temperature,
+        "seed": seed,
+        "out": out,
+    }
     with _one_sentence():
         try:
             from fsresearch.demo import MissingModelError, Settings, run
@@ -139,17 +202,78 @@ def _demo(
             raise ValueError(
                 f'the demo needs {error.name}: run `pip install "fsresearch[demo]"`'
             ) from error
-        given = {
-            "prompt": prompt,
-            "tokens": tokens,
-            "states": states,
-            "draws": draws,
-            "temperature": temperature,
-            "seed": seed,
-            "out": out,
-        }
         settings = Settings(model)._replace(**{k: v for k, v in given.items() if v is not None})
         try:
             run(settings, Console())
         except MissingModelError as error:
             raise ValueError(str(error)) from error
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """Turn what a caller got wrong into a sentence and exit status 2."""
+    try:
+        yield
+    except (EOFError, OSError, TypeError, ValueError) as error:
+        message = str(error)
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            message = f"cannot open {error.filename}: {error.strerror}"
+        typer.echo(f"fsresearch: {message}", err=True)
+        raise typer.Exit(2) from error
+
+
+def _inputs(logits: str | None, hidden: str | None, weight: str | None) -> list[Tensor]:
+    """Return [logits], or [hidden, weight], from wherever they were asked for."""
+    if (hidden is None) != (weight is None) or (logits is None) == (hidden is None):
+        raise ValueError("give either LOGITS (- for standard input), or --hidden and --weight")
+    if hidden is not None and weight is not None:
+        return [_rows(read_tensor(hidden)), read_tensor(weight)]
+    if logits is not None and logits != "-":
+        return [_rows(read_tensor(logits))]
+    given = json.load(sys.stdin)
+    named = given if isinstance(given, dict) else {"logits": given}
+    tensors = {name: torch.tensor(value, dtype=torch.float32) for name, value in named.items()}
+    if tensors.keys() == {"logits"}:
+        return [_rows(tensors["logits"])]
+    if tensors.keys() == {"hidden", "weight"}:
+        return [_rows(tensors["hidden"]), tensors["weight"]]
+    raise ValueError(f"JSON must hold logits, or hidden and weight; got {', '.join(tensors)}")
+
+
+def _rows(values: Tensor) -> Tensor:
+    """Read one vector as a batch of one row."""
+    return values[None] if values.dim() == 1 else values
+
+
+def _plain(drawn: Sample | OrderedSample) -> dict[str, Any]:
+    """Return the fields that exist as nested lists; what JSON has no number for becomes null."""
+    fields = {name: value.tolist() for name, value in drawn._asdict().items() if value is not None}
+    return {name: _finite(value) for name, value in fields.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value if not isinstance(value, float) or math.isfinite(value) else None
+
+
+def _sample_table(drawn: Sample | OrderedSample) -> Table:
+    """Lay out one line a draw, with whatever belongs to a draw and a row."""
+    table = Table()
+    of_draws = {"token": drawn.token, "log-probability": drawn.log_prob}
+    of_draws["score"] = drawn.perturbed
+    columns = {name: values.tolist() for name, values in of_draws.items() if values is not None}
+    for name in ("row", "draw", *columns):
+        table.add_column(name, justify="right")
+    rows, draws = drawn.token.shape
+    for row in range(rows):
+        for draw in range(draws):
+            cells = [_cell(values[row][draw]) for values in columns.values()]
+            table.add_row(str(row), str(draw), *cells, end_section=draw == draws - 1)
+    if not (drawn.token >= 0).all():
+        table.caption = "-1: nothing to draw"
+    return table
+
+
+def _cell(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.4f}"

@@ -87,13 +87,13 @@ def sample(
     start = arguments.integer("vocab_start", vocab_start, 0)
     if seed is None:
         raise ValueError("seed must be given over ranks, got None")
-    if method not in METHODS or METHODS[method].reducer is None or method == "online":
+    if not isinstance(method, str) or method not in ("gumbel-max", "grouped"):
         raise ValueError(f"method must be gumbel-max or grouped over ranks, got {method!r}")
     shard_size = rows
     if vocab_size is not None:
         total = arguments.integer("vocab_size", vocab_size, 1)
         shard_size = min(max(total - start, 0), rows)
-    options = Options(temperature, bias, mask, softcap, logit_scale, shard_size)
+    options = Options(temperature, bias, mask, softcap, logit_scale, shard_size or None)
     transform, greedy, _ = arguments.transform(options, len(hidden), rows, hidden.device)
     source = LMHead(hidden, weight_shard, transform, vocab_size=shard_size, start=start)
     draws = arguments.integer("num_samples", num_samples, 1)

@@ -153,7 +153,7 @@ def gumbel_from_words(word: Tensor, refinement: Tensor) -> Tensor:
     tensor([45.0546, -3.1300])
     """
     small = word < REFINE_BELOW
-    return torch.where(small, _refined(word * small, refinement), _unrefined(word.double()))
+    return torch.where(small, _refined(word * small, refinement), _unrefined(word))
 
 
 def gumbel_from_bits(high: Tensor, low: Tensor) -> Tensor:
@@ -219,7 +219,7 @@ class RowNoise(NamedTuple):
         """Return four words int64 [B, n, T] for units [T], or [B, n, T] when they differ by row."""
         rows, draws = len(self.seeds), len(self.draws)
         if units.dim() == 3:
-            units = units.reshape(rows * draws, -1)
+            units = units.reshape(rows * draws, units.shape[2])
         drawn = words(
             self.seeds.repeat_interleave(draws),
             units,
@@ -228,7 +228,7 @@ class RowNoise(NamedTuple):
             kind=kind,
             role=self.role,
         )
-        a, b, c, d = (w.view(rows, draws, -1) for w in drawn)
+        a, b, c, d = (w.view(rows, draws, w.shape[1]) for w in drawn)
         return a, b, c, d
 
     def gumbel(self, token_ids: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ class RowNoise(NamedTuple):
         rows, draws = len(self.seeds), len(self.draws)
         noise = gumbel(
             self.seeds.repeat_interleave(draws),
-            token_ids.reshape(rows * draws, -1),
+            token_ids.reshape(rows * draws, token_ids.shape[2]),
             draw=self.draws.repeat(rows),
             position=self.positions.expand(rows).repeat_interleave(draws),
             role=self.role,
@@ -247,40 +247,50 @@ class RowNoise(NamedTuple):
         """Return Gumbels float32 [B, n, stop - start] of the consecutive tokens [start, stop)."""
         first = start // GROUP_SIZE
         groups = -(-stop // GROUP_SIZE) - first
-        units = torch.arange(first * 16, (first + groups) * 16, device=self.seeds.device)
-        noise = _unrefined(self._in_token_order(self.words(units, LEAF)))
-        small = noise > _LARGEST_UNREFINED
-        ids = torch.arange(first * GROUP_SIZE, (first + groups) * GROUP_SIZE, device=noise.device)
-        if noise.device.type == "cpu":
-            row, draw, column = small.nonzero(as_tuple=True)
-            noise[row, draw, column] = gumbel(
-                self.seeds[row],
-                ids[column, None],
-                draw=self.draws[draw],
-                position=self.positions.expand(len(self.seeds))[row],
-                role=self.role,
-            )[:, 0]
-        else:
-            noise = torch.where(small, self.gumbel(ids.expand(noise.shape)), noise)
+        device = self.seeds.device
+        units = torch.arange(first * 16, (first + groups) * 16, device=device)
+        noise = torch.empty(len(self.seeds), len(self.draws), groups, 4, 16, device=device)
+        for lane, word in enumerate(self.words(units, LEAF)):
+            noise[:, :, :, lane].copy_(_log_survival(word).view(noise[:, :, :, lane].shape))
+        noise = noise.neg_().log_().neg_().flatten(2)
+        self._refine(noise, first)
         offset = start - first * GROUP_SIZE
         return noise[..., offset : offset + stop - start]
 
-    @staticmethod
-    def _in_token_order(lanes: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
-        """Interleave the lanes' words [B, n, groups * 16] into float64 [B, n, groups * 64]."""
-        rows, draws, units = lanes[0].shape
-        ordered = torch.empty(
-            rows, draws, units // 16, 4, 16, dtype=torch.float64, device=lanes[0].device
-        )
-        for lane, word in enumerate(lanes):
-            ordered[:, :, :, lane].copy_(word.view(rows, draws, units // 16, 16))
-        return ordered.view(rows, draws, units * 4)
+    def _refine(self, noise: Tensor, first: int) -> None:
+        """Replace the noises that ask for refinement, one in 65,536, in place.
+
+        On the CPU they are found and computed one by one. Elsewhere that would wait for the device,
+        and all are computed.
+        """
+        if noise.device.type == "cpu":
+            largest = noise.unflatten(2, (-1, GROUP_SIZE)).amax(-1)
+            row, draw, group = (largest > _LARGEST_UNREFINED).nonzero(as_tuple=True)
+            if not len(row):
+                return
+            ids = (first + group)[:, None] * GROUP_SIZE + torch.arange(GROUP_SIZE)
+            noise.unflatten(2, (-1, GROUP_SIZE))[row, draw, group] = gumbel(
+                self.seeds[row],
+                ids,
+                draw=self.draws[draw],
+                position=self.positions.expand(len(self.seeds))[row],
+                role=self.role,
+            )
+        else:
+            ids = first * GROUP_SIZE + torch.arange(noise.shape[2], device=noise.device)
+            refined = self.gumbel(ids.expand(noise.shape))
+            torch.where(noise > _LARGEST_UNREFINED, refined, noise, out=noise)
 
 
 def _unrefined(word: Tensor) -> Tensor:
-    """Gumbels of words (float64, overwritten) at their midpoints: 1 - v is exact in float64."""
-    log_complement = word.sub_(2.0**32 - 0.5).mul_(-(2.0**-32)).log_()
-    return log_complement.float().neg_().log_().neg_()
+    """Gumbels of words at their midpoints."""
+    return _log_survival(word).float().neg_().log_().neg_()
+
+
+def _log_survival(word: Tensor) -> Tensor:
+    """Return log(1 - v) of words at their midpoints, float64, where v is exact; this is -E."""
+    half = torch.full((), -(2.0**-33), dtype=torch.float64, device=word.device)
+    return torch.sub(half, word, alpha=2.0**-32).log1p_()
 
 
 def _refined(word: Tensor, refinement: Tensor) -> Tensor:
@@ -290,8 +300,9 @@ def _refined(word: Tensor, refinement: Tensor) -> Tensor:
 
 def _column(value: int | Tensor, seeds: Tensor) -> Tensor:
     """Shape a number, 0-d or [B] value as int64 [B or 1, 1] beside the rows' keys."""
-    tensor = torch.as_tensor(value, dtype=torch.int64, device=seeds.device)
-    return tensor.reshape(-1, 1)
+    if isinstance(value, Tensor):
+        return value.to(seeds.device, torch.int64).reshape(-1, 1)
+    return torch.full((1, 1), value, dtype=torch.int64, device=seeds.device)
 
 
 def _philox(
@@ -304,19 +315,23 @@ def _philox(
     """
     k0, k1 = key
     c0, c1, c2, c3 = counter
-    for _ in range(_ROUNDS):
-        p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0 = _mix(p1 >> 32, c1, k0)
-        c2 = _mix(p0 >> 32, c3, k1)
+    spare0 = spare1 = None
+    for index in range(_ROUNDS):
+        full = index > 2
+        p0 = torch.mul(c0, _MULTIPLIERS[0], out=spare0)
+        p1 = torch.mul(c2, _MULTIPLIERS[1], out=spare1)
+        c0 = _mix(torch.bitwise_right_shift(p1, 32, out=c0 if full else None), c1, k0, index > 1)
+        c2 = _mix(torch.bitwise_right_shift(p0, 32, out=c2 if full else None), c3, k1, index > 1)
+        if full:
+            spare0, spare1 = c1, c3
         c1, c3 = p1, p0
         k0, k1 = k0 + _WEYL[0], k1 + _WEYL[1]
     a, b, c, d = (w.expand(shape) for w in (c0, c1 & _LOW, c2, c3 & _LOW))
     return a, b, c, d
 
 
-def _mix(high: Tensor, word: Tensor, key: Tensor) -> Tensor:
-    """Return (high ^ word ^ key) with the low 32 bits kept, in place once shapes are full."""
-    shape = torch.broadcast_shapes(high.shape, word.shape, key.shape)
-    mixed = high.bitwise_xor_(word) if high.shape == shape else high ^ word
-    mixed = mixed.bitwise_xor_(key) if mixed.shape == shape else mixed ^ key
-    return mixed.bitwise_and_(_LOW)
+def _mix(high: Tensor, word: Tensor, key: Tensor, full: bool) -> Tensor:
+    """Return (high ^ word ^ key) with the low 32 bits kept, in place where high's shape is full."""
+    if full:
+        return high.bitwise_xor_(word).bitwise_xor_(key).bitwise_and_(_LOW)
+    return (high ^ word ^ key).bitwise_and_(_LOW)

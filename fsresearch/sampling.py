@@ -297,7 +297,7 @@ def _sample(
     check: bool,
 ) -> Sample:
     """Draw from a source by a named method, after the arguments that concern logits."""
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     draws = arguments.integer("num_samples", num_samples, 1)
     noise = arguments.row_noise(seed, position, role, draws, source.rows, source.device)

@@ -30,6 +30,8 @@ from fsresearch.tiles import Tile
 
 __all__ = ["GroupWinner", "PerturbedMass"]
 
+_SIBLINGS = 1, 8, 16, 32, 2, 4
+
 
 class GroupWinner(NamedTuple):
     """The best group's perturbed log-mass, and a token of it.
@@ -87,7 +89,7 @@ class PerturbedMass(Reducer[GroupWinner]):
         maximum = grouped.amax(-1)
         shift = maximum.masked_fill(maximum == -torch.inf, 0.0)
         weights = (grouped - shift[..., None]).exp_()
-        mass = _tree(weights)[-1][..., 0]
+        mass = _sums(weights.flatten())[-1][::GROUP_SIZE].view(shift.shape)
         log_mass = shift + mass.log()
         log_mass = log_mass.masked_fill(~(maximum < torch.inf), torch.nan)
         perturbed, token = self._decide(tile.start // GROUP_SIZE, log_mass, weights)
@@ -125,36 +127,32 @@ def _grouped(logits: Tensor) -> Tensor:
     missing = -logits.shape[1] % GROUP_SIZE
     if missing:
         logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
-    return logits.view(len(logits), -1, GROUP_SIZE)
+    grouped: Tensor = logits.unflatten(1, (-1, GROUP_SIZE))
+    return grouped
 
 
-def _tree(weights: Tensor) -> list[Tensor]:
-    """Return the levels of the mass tree of [..., 64], leaves first and the total [..., 1] last.
+def _sums(weights: Tensor) -> list[Tensor]:
+    """Return the levels of the mass tree over the last axis, leaves first.
 
-    Position 16 s + i of the leaves is the i-th token of strand s, so that every parent joins two
-    neighbours.
+    A node stands where its first leaf does: ``levels[i + 1][v]`` is ``levels[i][v]`` plus its sibling
+    ``_SIBLINGS[i]`` places on. Only positions that a descent from a multiple of 64 reaches have a
+    meaning; the total of group u is at 64 u. A few idle sums are cheaper than strided access.
     """
-    levels = [_strands(weights)]
-    while levels[-1].shape[-1] > 1:
-        levels.append(levels[-1][..., 0::2] + levels[-1][..., 1::2])
+    levels = [weights]
+    for sibling in _SIBLINGS:
+        levels.append(levels[-1][..., :-sibling] + levels[-1][..., sibling:])
     return levels
-
-
-def _strands(values: Tensor) -> Tensor:
-    """Reorder [..., 64] from ascending id to strand after strand."""
-    return values.unflatten(-1, (8, 4, 2)).transpose(-3, -2).flatten(-3)
 
 
 def _descend(weights: Tensor, uniform: Tensor) -> Tensor:
     """Choose inside groups [..., 64] by uniforms [...]; return the offset of the chosen token."""
-    *below, total = _tree(weights)
+    *below, total = _sums(weights)
     x = uniform * total[..., 0]
     node = torch.zeros_like(x, dtype=torch.int64)
-    for level in reversed(below):
-        left = level.gather(-1, node[..., None] * 2)[..., 0]
-        right = level.gather(-1, node[..., None] * 2 + 1)[..., 0]
+    for level, sibling in zip(reversed(below), reversed(_SIBLINGS), strict=True):
+        left = level.gather(-1, node[..., None])[..., 0]
+        right = level.gather(-1, node[..., None] + sibling)[..., 0]
         goes_left = (x < left) | (right == 0)
         x = torch.where(goes_left, x, x - left)
-        node = node * 2 + (~goes_left).long()
-    offset: Tensor = node % 2 + node // 2 % 8 * 8 + node // 16 * 2
-    return offset
+        node = torch.where(goes_left, node, node + sibling)
+    return node

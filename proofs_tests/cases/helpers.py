@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def over_shards(
     width: int | None = None,
 ) -> Any:
     """Reduce source(start, stop) between neighbouring cuts as ranks would, and merge."""
-    shards = [source(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    shards = [source(a, b) for a, b in pairwise(cuts)]
     return merge_tree(reducer, [online(reducer, shard, width=width) for shard in shards])
 
 

@@ -38,6 +38,8 @@ __all__ = [
     "rows_of_one_law",
 ]
 
+_BINS = 24
+
 Factory = Callable[[RowNoise], Reducer[Any]]
 
 
@@ -96,24 +98,16 @@ def check_independence(make: Factory, *, rows: int = 20_000, p: float = FIXED_P)
     shows streams that are sums: draw 1 of a seed beside draw 0 of the next.
     """
     logits = torch.linspace(0, 2, 3 * GROUP_SIZE)[None].expand(rows, -1)
+
+    def bins(seeds: Tensor) -> Tensor:
+        reducer = make(RowNoise(seeds, torch.tensor(0), torch.arange(2)))
+        return reducer.draw(tiled(reducer, Logits(logits), width=GROUP_SIZE)) % _BINS
+
     seeds = torch.arange(rows) * 1000 + 17
-    here, there = (
-        make(RowNoise(s, torch.tensor(0), torch.arange(2))) for s in (seeds, seeds + 1)
-    )
-    first, second, neighbour = (
-        bins[:, column] % 24
-        for bins, column in zip(
-            [*[here.draw(tiled(here, Logits(logits), width=GROUP_SIZE))] * 2,
-             there.draw(tiled(there, Logits(logits), width=GROUP_SIZE))],
-            (0, 1, 0),
-            strict=True,
-        )
-    )  # fmt: skip
-    for other in (first, neighbour):
-        table = torch.zeros(24, 24).index_put_(
-            (second, other), torch.ones(rows), accumulate=True
-        )
-        outcome = independence(table.numpy())
+    here, neighbour = bins(seeds), bins(seeds + 1)
+    for other in (here[:, 0], neighbour[:, 0]):
+        pairs = torch.bincount(here[:, 1] * _BINS + other, minlength=_BINS**2)
+        outcome = independence(pairs.view(_BINS, _BINS).numpy())
         assert outcome.p_value > p, outcome
 
 
@@ -163,5 +157,6 @@ def of_rows(noise: RowNoise, rows: Sequence[int]) -> RowNoise:
 
 
 def _fit(tokens: Tensor, logits: Tensor) -> ChiSquare:
+    assert (tokens >= 0).all(), "a row that is a distribution has no token"
     counts = torch.bincount(tokens, minlength=logits.shape[1])
     return goodness_of_fit(counts.numpy(), probabilities(logits[0].double().numpy()))

@@ -21,12 +21,12 @@ Integers = NDArray[np.int64]
 def maximum(logits: Tensor, noise: RowNoise) -> Integers:
     """Return argmax of logits + noise, int64 [B, n]: lowest id on ties, -1 where invalid."""
     scores = _scores(logits, noise)
-    return np.where(_valid(logits)[:, None], np.nan_to_num(scores).argmax(2), -1)
+    return np.where(_valid(logits)[:, None], scores.argmax(2), -1)
 
 
 def top_k(logits: Tensor, noise: RowNoise, k: int) -> Integers:
     """Return the k largest of logits + noise in order, int64 [B, k], -1 where there is none."""
-    scores = np.nan_to_num(_scores(logits, noise)[:, 0], nan=-np.inf)
+    scores = _scores(logits, noise)[:, 0]
     found = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     has_mass = np.take_along_axis(scores, found, 1) > -np.inf
     tokens = np.where(has_mass & _valid(logits)[:, None], found, -1)
@@ -53,7 +53,8 @@ def grouped(logits: Tensor, noise: RowNoise) -> tuple[Singles, Integers]:
             continue
         top = padded[b].max(1)
         shift = np.where(np.isfinite(top), top, np.float32(0))
-        weights = torch.from_numpy(padded[b] - shift[:, None]).exp().numpy()
+        relative = torch.from_numpy(padded[b]) - torch.from_numpy(shift)[:, None]
+        weights = relative.exp().numpy()
         trees = [strand_tree(group) for group in weights]
         mass = np.array([tree[-1][0] for tree in trees], np.float32)
         log_mass = shift + torch.from_numpy(mass).log().numpy()
