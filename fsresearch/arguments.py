@@ -21,6 +21,7 @@ from fsresearch.transforms import MIN_TEMPERATURE, Transform, inverse_temperatur
 
 __all__ = [
     "Options",
+    "check_flags",
     "check_head",
     "check_logits",
     "check_number",
@@ -78,6 +79,18 @@ def check_number(name: str, value: object, *, positive: bool = False) -> None:
     number = _real(name, value, accepted)
     if not math.isfinite(number) or (positive and number <= 0):
         raise ValueError(f"{name} must be {accepted}, got {value}")
+
+
+def check_flags(**flags: bool) -> None:
+    """Raise unless every named flag is True or False.
+
+    >>> check_flags(check="no")
+    Traceback (most recent call last):
+    TypeError: check must be True or False, got 'no' of type str
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, got {_shown(value)}")
 
 
 def check_logits(logits: Tensor) -> None:

@@ -96,6 +96,7 @@ def sample(
     options = Options(temperature, bias, mask, softcap, logit_scale, shard_size or None)
     transform, greedy, _ = arguments.transform(options, len(hidden), rows, hidden.device)
     source = LMHead(hidden, weight_shard, transform, vocab_size=shard_size, start=start)
+    arguments.check_flags(log_prob=log_prob, check=check)
     draws = arguments.integer("num_samples", num_samples, 1)
     noise = arguments.row_noise(seed, position, role, draws, source.rows, source.device)
     if check:

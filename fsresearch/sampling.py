@@ -2,7 +2,8 @@
 
 Transforms apply in one order: logit scale, softcap, bias, mask, temperature. A draw is a function
 of (seed, position, draw number, role) and of the row's own logits, so a row's token does not depend
-on its batch. Rows that are not distributions give token -1 and ``valid`` False.
+on its batch; only the online method's does, through the width of its tiles. Rows that are not
+distributions give token -1 and ``valid`` False.
 """
 
 from __future__ import annotations
@@ -273,6 +274,7 @@ def log_prob(
     """
     arguments.check_head(hidden, weight)
     arguments.check_tokens(token, len(hidden), hidden.device)
+    arguments.check_flags(check=check)
     options = Options(temperature, bias, mask, softcap, logit_scale, vocab_size)
     transform, _, vocab = arguments.transform(options, len(hidden), len(weight), hidden.device)
     if check:
@@ -299,6 +301,7 @@ def _sample(
     """Draw from a source by a named method, after the arguments that concern logits."""
     if not isinstance(method, str) or method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    arguments.check_flags(log_prob=log_prob, check=check)
     draws = arguments.integer("num_samples", num_samples, 1)
     noise = arguments.row_noise(seed, position, role, draws, source.rows, source.device)
     if check:
@@ -320,6 +323,7 @@ def _without_replacement(
     check: bool,
 ) -> OrderedSample:
     """Draw without replacement from a source, after the arguments that concern logits."""
+    arguments.check_flags(check=check)
     k = arguments.integer("k", k, 1, source.stop)
     noise = arguments.row_noise(seed, position, role, 1, source.rows, source.device)
     if check:

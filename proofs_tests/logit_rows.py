@@ -12,7 +12,7 @@ from torch import Tensor
 
 __all__ = ["DISTRIBUTIONS", "ROW_KINDS", "stack"]
 
-Row = NDArray[np.float64]
+Row = NDArray[np.floating]
 Generator = np.random.Generator
 LARGEST = float(np.finfo(np.float32).max)
 

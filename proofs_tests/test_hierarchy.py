@@ -1,4 +1,4 @@
-"""The tree: its levels hold the masses of a nested partition, and walks never enter an empty part."""
+"""The tree: its levels hold the masses of a nested partition, and no walk enters an empty part."""
 
 from __future__ import annotations
 

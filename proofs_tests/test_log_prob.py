@@ -1,4 +1,4 @@
-"""log_prob: values against float64, gradients against autograd on logits that are held in memory."""
+"""log_prob: values against float64, gradients against autograd on logits in memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def in_memory(
         logits = logits.masked_fill(~options["mask"], -torch.inf)
     temperature = torch.as_tensor(options.get("temperature", 1.0)).reshape(-1, 1).to(logits)
     logits = logits / torch.where(temperature == 0, 1.0, temperature)
-    return logits[:, : options.get("vocab_size", VOCAB)].log_softmax(1).gather(1, token)
+    kept = logits[:, : options.get("vocab_size", VOCAB)]
+    scores: Tensor = kept.log_softmax(1).gather(1, token)
+    return scores
 
 
 def tokens() -> Tensor:

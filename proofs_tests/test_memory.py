@@ -1,7 +1,7 @@
 """Memory: calls on an LM head of a million tokens never hold anything of the logits' size.
 
 Two interceptions. A dispatch mode sees the size of every tensor that an operator returns. The
-profiler sees every allocation and release below the operators, of which the running sum's maximum is
+profiler sees every allocation and release below the operators; the maximum of their running sum is
 the most that was live at once.
 """
 
@@ -44,7 +44,7 @@ class LargestResult(TorchDispatchMode):
     """Remembers the most elements that an operator's result has, and of its storage."""
 
     def __init__(self, inputs: Head) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.elements = 0
         self.storage = 0
         self.known = {t.untyped_storage().data_ptr() for t in inputs}

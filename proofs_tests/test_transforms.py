@@ -19,7 +19,8 @@ def packed(mask: Tensor) -> Tensor:
     """Return bool [..., V] as int32 [..., ceil(V / 32)], lowest bit first."""
     filled = torch.nn.functional.pad(mask, (0, -mask.shape[-1] % 32))
     bits = filled.unflatten(-1, (-1, 32)).long() << torch.arange(32)
-    return bits.sum(-1).to(torch.int32)
+    word: Tensor = bits.sum(-1).to(torch.int32)
+    return word
 
 
 @st.composite

@@ -134,9 +134,9 @@ def _grouped(logits: Tensor) -> Tensor:
 def _sums(weights: Tensor) -> list[Tensor]:
     """Return the levels of the mass tree over the last axis, leaves first.
 
-    A node stands where its first leaf does: ``levels[i + 1][v]`` is ``levels[i][v]`` plus its sibling
-    ``_SIBLINGS[i]`` places on. Only positions that a descent from a multiple of 64 reaches have a
-    meaning; the total of group u is at 64 u. A few idle sums are cheaper than strided access.
+    A node stands where its first leaf does: ``levels[i + 1][v]`` is ``levels[i][v]`` plus its
+    sibling ``_SIBLINGS[i]`` places on. Only positions that a descent from a multiple of 64 reaches
+    have a meaning; the total of group u is at 64 u. Idle sums are cheaper than strided access.
     """
     levels = [weights]
     for sibling in _SIBLINGS:

@@ -8,7 +8,7 @@ count.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -186,46 +186,20 @@ def _refusals(rank: int, group: dist.ProcessGroup | None) -> Iterator[tuple[str,
     start, stop = SHARDS_OF_BAD_CUTS[rank : rank + 2]
     hidden, shard = torch.zeros(1, 4), torch.zeros(stop - start, 4)
 
-    def refusal(call: Callable[[], Any]) -> str:
+    def refusal(**options: Any) -> str:
+        call: dict[str, Any] = {"group": group, "vocab_start": start, "seed": 1, **options}
         try:
-            call()
+            distributed.sample(hidden, shard, **call)
         except (TypeError, ValueError) as error:
             return str(error)
         return "accepted"
 
-    common = {"group": group, "seed": 1}
     if rank:
-        yield (
-            "bad cut",
-            refusal(
-                lambda: distributed.sample(
-                    hidden, shard, vocab_start=start, method="grouped", **common
-                )
-            ),
-        )
-    yield (
-        "gap",
-        refusal(
-            lambda: distributed.sample(
-                hidden, shard, vocab_start=start + (rank == 3), check=True, **common
-            )
-        ),
-    )
-    for method in ("online", "hierarchical"):
-        yield (
-            method,
-            refusal(
-                lambda method=method: distributed.sample(
-                    hidden, shard, vocab_start=start, method=method, **common
-                )
-            ),
-        )
-    yield (
-        "no seed",
-        refusal(
-            lambda: distributed.sample(hidden, shard, group=group, vocab_start=start, seed=None)
-        ),
-    )
+        yield "bad cut", refusal(method="grouped")
+    yield "gap", refusal(vocab_start=start + (rank == WORLD - 1), check=True)
+    yield "online", refusal(method="online")
+    yield "hierarchical", refusal(method="hierarchical")
+    yield "no seed", refusal(seed=None)
 
 
 if __name__ == "__main__":

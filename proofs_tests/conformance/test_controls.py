@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fsresearch.noise import COIN, RowNoise, gumbel_from_words
+from fsresearch.noise import COIN, RowNoise
 from fsresearch.schedules import online, tiled
 from fsresearch.sources import Logits
 from fsresearch.summaries import CoinFlip, GumbelMax, Reducer
 from fsresearch.summaries.gumbel_max import PerturbedMaximum
 from fsresearch.theory.numerics import tail_probability
 from fsresearch.tiles import Tile
-from fsresearch.verify import binomial, goodness_of_fit, independence
+from fsresearch.verify import binomial
 from proofs_tests.conformance.checks import check_independence, check_law, rows_of_one_law
+from proofs_tests.conversions import appendix_j, of_24_bits, specified
 from proofs_tests.statistics_policy import FIXED_P, VARYING_P, false_fail
 
 Factory = Callable[[RowNoise], Reducer[Any]]
@@ -112,7 +112,8 @@ def test_rank_local_noise_changes_the_path() -> None:
     whole = GumbelMax(noise).lift(Tile(logits, 0))
 
     def over_shards(reducer: GumbelMax) -> Tensor:
-        return tiled(reducer, Logits(logits), width=SHARD).token
+        token: Tensor = tiled(reducer, Logits(logits), width=SHARD).token
+        return token
 
     assert torch.equal(over_shards(GumbelMax(noise)), whole.token)
     assert not torch.equal(over_shards(GumbelMax(RankLocal(*noise))), whole.token)
@@ -127,29 +128,7 @@ def test_streams_that_are_sums() -> None:
         check_independence(faulty(SeedPlusDraw, GumbelMax), p=VARYING_P)
 
 
-Conversion = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float32]]
 ENDS = np.concatenate([np.arange(3000), 2**31 + np.arange(-50, 50), 2**32 - np.arange(3000, 0, -1)])
-
-
-def appendix_j(word: NDArray[np.int64], refinement: NDArray[np.int64]) -> NDArray[np.float32]:
-    """-log(-log(u)) of u = (r + 1) / (2**32 + 1) in float32."""
-    uniform = (torch.from_numpy(word).float() + 1) / (2.0**32 + 1)
-    gumbels: NDArray[np.float32] = (-torch.log(-torch.log(uniform))).numpy()
-    return gumbels
-
-
-def specified(word: NDArray[np.int64], refinement: NDArray[np.int64]) -> NDArray[np.float32]:
-    gumbels: NDArray[np.float32] = gumbel_from_words(
-        torch.from_numpy(word), torch.from_numpy(refinement)
-    ).numpy()
-    return gumbels
-
-
-def of_24_bits(word: NDArray[np.int64], refinement: NDArray[np.int64]) -> NDArray[np.float32]:
-    """-log(-log(u)) of the float32 uniforms u = 1 - k / 2**24."""
-    step = torch.from_numpy((word >> 8) + 1).clamp(max=(1 << 24) - 1)
-    gumbels: NDArray[np.float32] = (-torch.log(-torch.log(1 - step.float() * 2.0**-24))).numpy()
-    return gumbels
 
 
 def test_the_uniform_of_appendix_j_reaches_one() -> None:
@@ -159,12 +138,8 @@ def test_the_uniform_of_appendix_j_reaches_one() -> None:
 
 def test_the_uniform_of_appendix_j_draws_what_has_no_chance() -> None:
     """At a tail of -100 the exact chance is 5e-39; infinite noise gives it one row in 250."""
-
-    def rising(word: NDArray[np.int64], refinement: NDArray[np.int64]) -> NDArray[np.float32]:
-        return appendix_j(2**32 - 1 - word, refinement)
-
     assert tail_probability(specified, -100.0) < 1e-12
-    assert tail_probability(rising, -100.0) > 1e-3
+    assert tail_probability(appendix_j, -100.0) > 1e-3
 
 
 @pytest.mark.parametrize("tail, exact", [(-18.0, 1.99223e-3), (-20.0, 2.70085e-4)])

@@ -1,4 +1,4 @@
-"""A new reducer is one file and one line, and both suites then run on it; a broken one fails them."""
+"""A new reducer is one file and one line; both suites then run on it, and reject a broken one."""
 
 from __future__ import annotations
 
@@ -59,34 +59,51 @@ def test_the_race_is_won_by_the_token_of_gumbel_max() -> None:
     assert torch.equal(race.lift(tile).token, maximum.lift(tile).token)
 
 
-def broken(change: str) -> Factory:
-    """Return the factory of a skeleton with one fault."""
+def noise_by_place_in_the_tile(race: Any) -> None:
+    lift = race.lift
+
+    def local(tile: Tile) -> Any:
+        state = lift(Tile(tile.logits, 0))
+        shifted = torch.where(state.token < 0, -1, state.token + tile.start)
+        return state._replace(token=shifted)
+
+    race.lift = local
+
+
+def the_later_arrival(race: Any) -> None:
+    merge = race.merge
+    race.merge = lambda left, right: merge(left, right)._replace(token=right.token)
+
+
+def half_the_logits(race: Any) -> None:
+    lift = race.lift
+    race.lift = lambda tile: lift(Tile(tile.logits / 2, tile.start))
+
+
+def one_draw_for_all(race: Any) -> None:
+    race.draw = lambda state: state.token[:, :1].expand_as(state.token)
+
+
+def an_empty_summary_that_wins(race: Any) -> None:
+    empty = race.empty
+    race.empty = lambda rows, device: empty(rows, device)._replace(
+        log_time=torch.full((rows, len(race.noise.draws)), -99.0, device=device)
+    )
+
+
+def broken(fault: Callable[[Any], None]) -> Factory:
+    """Return a factory of the skeleton with one fault planted."""
 
     def make(noise: RowNoise) -> Reducer[Any]:
-        reducer: Any = skeleton()(noise)
-        lift, merge = reducer.lift, reducer.merge
-        if change == "noise by place in the tile":
-            reducer.lift = lambda tile: _shifted(lift(Tile(tile.logits, 0)), tile.start)
-        elif change == "the later arrival":
-            reducer.merge = lambda left, right: merge(left, right)._replace(token=right.token)
-        elif change == "half the logits":
-            reducer.lift = lambda tile: lift(Tile(tile.logits / 2, tile.start))
-        elif change == "one draw for all":
-            reducer.draw = lambda state: state.token[:, :1].expand_as(state.token)
-        elif change == "an empty summary that wins":
-            empty = reducer.empty
-            reducer.empty = lambda *a: empty(*a)._replace(log_time=empty(*a).log_time.fill_(-99.0))
+        reducer = skeleton()(noise)
+        fault(reducer)
         return reducer
 
     return make
 
 
-def _shifted(state: Any, start: int) -> Any:
-    return state._replace(token=torch.where(state.token < 0, -1, state.token + start))
-
-
-@pytest.mark.parametrize("change", ["noise by place in the tile", "the later arrival"])
-def test_the_path_suite_rejects_a_broken_reducer(change: str) -> None:
+@pytest.mark.parametrize("fault", [noise_by_place_in_the_tile, the_later_arrival])
+def test_the_path_suite_rejects_a_broken_reducer(fault: Callable[[Any], None]) -> None:
     @settings(
         max_examples=50,
         database=None,
@@ -95,21 +112,21 @@ def test_the_path_suite_rejects_a_broken_reducer(change: str) -> None:
     )
     @given(case=cases(max_vocab=300))
     def holds(case: Case) -> None:
-        check_path(broken(change), case)
+        check_path(broken(fault), case)
 
     with pytest.raises(AssertionError, match="changes tokens"):
         holds()
 
 
-@pytest.mark.parametrize("change", ["the later arrival", "half the logits"])
-def test_the_law_suite_rejects_a_broken_reducer(change: str) -> None:
+@pytest.mark.parametrize("fault", [the_later_arrival, half_the_logits])
+def test_the_law_suite_rejects_a_broken_reducer(fault: Callable[[Any], None]) -> None:
     with pytest.raises(AssertionError, match=r"ChiSquare|no token"):
-        check_law(broken(change), rows=1024)
+        check_law(broken(fault), rows=1024)
 
 
 def test_dependent_draws_are_rejected() -> None:
     with pytest.raises(AssertionError, match="ChiSquare"):
-        check_independence(broken("one draw for all"))
+        check_independence(broken(one_draw_for_all))
 
 
 def test_an_empty_summary_that_is_not_neutral_is_rejected() -> None:
@@ -120,4 +137,4 @@ def test_an_empty_summary_that_is_not_neutral_is_rejected() -> None:
     )
     check_neutral(skeleton(), case)
     with pytest.raises(AssertionError):
-        check_neutral(broken("an empty summary that wins"), case)
+        check_neutral(broken(an_empty_summary_that_wins), case)

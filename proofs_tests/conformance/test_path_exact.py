@@ -7,6 +7,7 @@ take the noise token by token and hold whole rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -80,10 +81,7 @@ def test_words_are_bitwise_equal_everywhere(case: Case, kind: int) -> None:
     units = torch.arange(case.logits.shape[1])
     everywhere = torch.stack(case.noise.words(units, kind))
     at = [0, *case.cuts, len(units)]
-    parts = [
-        torch.stack(case.noise.words(units[start:stop], kind))
-        for start, stop in zip(at, at[1:], strict=False)
-    ]
+    parts = [torch.stack(case.noise.words(units[start:stop], kind)) for start, stop in pairwise(at)]
     assert torch.equal(torch.cat(parts, 3), everywhere)
     alone = torch.stack(of_rows(case.noise, case.rows).words(units.flip(0), kind))
     assert torch.equal(alone.flip(3), everywhere[:, case.rows])
