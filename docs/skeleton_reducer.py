@@ -1,8 +1,9 @@
 """An exponential race: every token has a clock, and the earliest to ring is drawn; path-exact.
 
-Token v rings at time E_v exp(-logit_v), with E_v = exp(-Gumbel_v) a standard exponential, so its rate
-is exp(logit_v) and it rings first with probability softmax(logits). Times are kept as logarithms,
-which neither overflow nor vanish. The earliest of a union is the earliest of the parts' earliest.
+Token v rings at time E_v exp(-logit_v), with E_v = exp(-Gumbel_v) a standard exponential, so its
+rate is exp(logit_v) and it rings first with probability softmax(logits). Times are kept as
+logarithms, which neither overflow nor vanish. The earliest of a union is the earliest of the parts'
+earliest.
 
 Source: FlashSampling, Theorem 2.1 and Lemma D.5, in the domain of clocks.
 """

@@ -26,7 +26,8 @@ from rich.progress import track
 from rich.table import Table
 
 import fsresearch
-from fsresearch.baselines import inverse_cdf, multinomial
+from fsresearch.baselines.inverse_cdf import inverse_cdf
+from fsresearch.baselines.multinomial import multinomial
 
 ROWS, VOCAB, K = 64, 151_936, 64
 RESULTS = Path(__file__).parent / "results"

@@ -41,6 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+_PROMPT = "The most surprising thing about random numbers is that"
 _FILE = "a .npy or .safetensors file, FILE or FILE:NAME"
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -167,7 +168,9 @@ def _methods(as_json: _Json = False) -> None:
 @app.command("demo")
 def _demo(
     model: Annotated[str, typer.Option(help="smollm2, or random: a synthetic head.")] = "smollm2",
-    prompt: Annotated[str | None, typer.Option(help="What the model continues.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="What the model continues.", show_default=_PROMPT)
+    ] = None,
     tokens: Annotated[
         int | None, typer.Option(help="How many tokens it writes.", show_default="48")
     ] = None,
@@ -230,7 +233,10 @@ def _inputs(logits: str | None, hidden: str | None, weight: str | None) -> list[
         return [_rows(read_tensor(hidden)), read_tensor(weight)]
     if logits is not None and logits != "-":
         return [_rows(read_tensor(logits))]
-    given = json.load(sys.stdin)
+    try:
+        given = json.load(sys.stdin)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"standard input is no JSON: {error}") from error
     named = given if isinstance(given, dict) else {"logits": given}
     tensors = {name: torch.tensor(value, dtype=torch.float32) for name, value in named.items()}
     if tensors.keys() == {"logits"}:

@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 from fsresearch.sampling import METHODS, sample, sample_without_replacement
@@ -46,9 +47,7 @@ from fsresearch.verify import (
 )
 from fsresearch.verify.figure import Point, points, save_figure
 
-__all__ = ["MODELS", "Measurement", "MissingModelError", "Settings", "run"]
-
-MODELS = "smollm2", "random"
+__all__ = ["Measurement", "MissingModelError", "Settings", "run"]
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -69,7 +68,7 @@ class Settings(NamedTuple):
     """What the demo does.
 
     Attributes:
-        model: one of MODELS.
+        model: "smollm2" or "random".
         prompt: what the language model continues.
         tokens: how many tokens it writes, at least 1.
         states: how many hidden states of the text are sampled again, at most as many as tokens.
@@ -121,7 +120,6 @@ class _States(NamedTuple):
     hidden: Tensor
     positions: list[int]
     weight: Tensor
-    tokens: list[int]
     text: str
 
 
@@ -138,6 +136,7 @@ def run(settings: Settings, console: Console | None = None) -> list[Measurement]
     Raises:
         MissingModelError: If the language model or what loads it is not installed.
         ValueError: If a setting is out of range.
+        OSError: If the folder cannot be made.
 
     >>> from tempfile import mkdtemp
     >>> tiny = Settings(model="random", states=2, draws=50, out=Path(mkdtemp()))
@@ -147,12 +146,13 @@ def run(settings: Settings, console: Console | None = None) -> list[Measurement]
     ['methods.csv', 'observed_and_exact.csv', 'observed_and_exact.png']
     """
     _check(settings)
+    settings.out.mkdir(parents=True, exist_ok=True)
     console = console or Console()
     began = time.perf_counter()
     with _progress(console) as progress:
         states = _STATES[settings.model](settings, progress)
     if states.text:
-        console.print(Panel(states.text, title=f"seed {settings.seed}", expand=False))
+        console.print(Panel(Text(states.text), title=f"seed {settings.seed}", expand=False))
     with _progress(console) as progress:
         laws = [_exact_law(row, states.weight, settings) for row in states.hidden]
         measurements = [
@@ -172,29 +172,23 @@ def _smollm2_states(settings: Settings, progress: Progress) -> _States:
     tokenizer, model = _load_smollm2()
     progress.update(task, total=1, completed=1)
     layers, weight = model.get_decoder(), model.get_output_embeddings().weight.detach()
-    past = _module("transformers").DynamicCache(config=model.config)
+    past = importlib.import_module("transformers").DynamicCache(config=model.config)
     prompt = tokenizer(settings.prompt, return_tensors="pt").input_ids
+    same: dict[str, Any] = {"seed": settings.seed, "temperature": settings.temperature}
     step, written, seen = prompt, [], []
     with torch.no_grad():
         for position in progress.track(range(settings.tokens), description="writing"):
             hidden = layers(step, None, None, past, use_cache=True).last_hidden_state[:, -1]
-            step = sample(
-                hidden,
-                weight,
-                seed=settings.seed,
-                position=position,
-                temperature=settings.temperature,
-            ).token
+            step = sample(hidden, weight, position=position, **same).token
             seen.append(hidden)
             written.append(int(step))
             if written[-1] == tokenizer.eos_token_id:
                 break
-    positions = _spread(len(seen), settings.states)
+    positions = sorted({round(x) for x in np.linspace(0, len(seen) - 1, settings.states)})
     return _States(
         torch.cat([seen[position] for position in positions]),
         positions,
         weight,
-        written,
         tokenizer.decode([*prompt[0].tolist(), *written], skip_special_tokens=True),
     )
 
@@ -208,7 +202,7 @@ def _random_states(settings: Settings, progress: Progress) -> _States:
     weight[:, 0] = -torch.arange(1, vocab + 1).log()
     hidden = torch.randn(settings.states, size, generator=generator)
     hidden[:, 0] = torch.linspace(0.8, 1.6, settings.states)
-    return _States(hidden, list(range(settings.states)), weight, [], "")
+    return _States(hidden, list(range(settings.states)), weight, "")
 
 
 _STATES: dict[str, Callable[[Settings, Progress], _States]] = {
@@ -225,7 +219,8 @@ def _load_smollm2() -> tuple[Any, Any]:
     """
     file = _gguf_file()
     os.environ |= {"HF_HUB_OFFLINE": "1"}
-    gguf, transformers = _module("gguf"), _module("transformers")
+    gguf = importlib.import_module("gguf")
+    transformers = importlib.import_module("transformers")
     where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     with (
         contextlib.redirect_stderr(io.StringIO()),
@@ -235,11 +230,6 @@ def _load_smollm2() -> tuple[Any, Any]:
         tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
         model = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     return tokenizer, model.eval()
-
-
-def _module(name: str) -> Any:
-    """Import an optional library; its types differ between versions, so they are not asked."""
-    return importlib.import_module(name)
 
 
 def _gguf_file() -> Path:
@@ -282,14 +272,16 @@ def _measure(
     Every method has a role, and every state its position, so no two of them share noise.
     """
     draws = settings.draws * _CHEAP.get(name, 1)
+    same: dict[str, Any] = {"seed": settings.seed, "temperature": settings.temperature}
     counts, errors, seconds = [], [], 0.0
     for state, law in enumerate(progress.track(laws, description=name)):
-        row, position = states.hidden[state : state + 1], states.positions[state]
+        address = same | {"position": states.positions[state], "role": role}
+        row = states.hidden[state : state + 1]
         began = time.perf_counter()
-        token, total = _draw(name, row, states.weight, draws, role, position, settings)
+        token, total = _draw(name, row, states.weight, draws, address)
         seconds += time.perf_counter() - began
         counts.append(np.bincount(token.numpy(), minlength=len(law.probabilities)))
-        errors.append(abs(total - law.log_normalizer))
+        errors.append(float((total.double() - law.log_normalizer).abs().max()))
     pairs = list(zip(counts, (law.probabilities for law in laws), strict=True))
     return Measurement(
         name,
@@ -305,42 +297,18 @@ def _measure(
 
 
 def _draw(
-    name: str,
-    hidden: Tensor,
-    weight: Tensor,
-    draws: int,
-    role: int,
-    position: int,
-    settings: Settings,
-) -> tuple[Tensor, float]:
-    """Return tokens int64 [draws] of one state, and its log-normaliser.
+    name: str, row: Tensor, weight: Tensor, draws: int, address: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """Return tokens int64 [draws] of one state [1, D], and its log-normaliser [1 or draws].
 
     Without replacement, each draw is a row of its own, and its first token follows softmax.
     """
     if name == _WITHOUT_REPLACEMENT:
-        ordered = sample_without_replacement(
-            hidden.expand(draws, -1),
-            weight,
-            _K,
-            seed=settings.seed,
-            position=position,
-            role=role,
-            temperature=settings.temperature,
-        )
-        return ordered.token[:, 0], float(ordered.log_normalizer[0])
-    drawn = sample(
-        hidden,
-        weight,
-        seed=settings.seed,
-        position=position,
-        role=role,
-        method=name,
-        temperature=settings.temperature,
-        num_samples=draws,
-        log_prob=True,
-    )
+        ordered = sample_without_replacement(row.expand(draws, -1), weight, _K, **address)
+        return ordered.token[:, 0], ordered.log_normalizer
+    drawn = sample(row, weight, method=name, num_samples=draws, log_prob=True, **address)
     assert drawn.log_normalizer is not None
-    return drawn.token[0], float(drawn.log_normalizer[0])
+    return drawn.token[0], drawn.log_normalizer
 
 
 def _save(out: Path, measurements: Sequence[Measurement], laws: Sequence[_Law]) -> None:
@@ -352,7 +320,6 @@ def _save(out: Path, measurements: Sequence[Measurement], laws: Sequence[_Law]) 
         f"p = {_p_value(line.fit.p_value)}"
         for line in measurements
     }
-    out.mkdir(parents=True, exist_ok=True)
     save_figure(out / "observed_and_exact.png", made, titles)
     _write_csv(out / "observed_and_exact.csv", Point._fields, made)
     columns = ("method", "exactness", "draws", "chi_square", "dof", "p_value")
@@ -376,21 +343,18 @@ def _table(measurements: Sequence[Measurement], states: _States) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
+        show_edge=False,
+        pad_edge=False,
         title=f"{len(states.hidden)} hidden states, V = {len(states.weight):,}, "
         f"D = {states.weight.shape[1]}, against the float64 softmax",
-        caption="An exact sampler's p-values are uniform on [0, 1] and its total variation is "
-        "about that of noise. First-token law for gumbel-top-k.",
+        caption="p-values of an exact sampler are uniform on [0, 1], and its total variation is "
+        "about that of noise alone. gumbel-top-k: the law of the first token.",
     )
     for column in ("method", "exactness"):
         table.add_column(column, no_wrap=True)
-    for column in (
-        "draws",
-        "p-value",
-        "total\nvariation",
-        "of noise\nalone",
-        "log-norm.\nerror",
-        "s per\n1000",
-    ):
+    for column in ("draws", "p-value", "total\nvar.", "of noise\nalone"):
+        table.add_column(column, justify="right")
+    for column in ("error of\nlog-norm", "s per\n1000"):
         table.add_column(column, justify="right")
     for line in measurements:
         table.add_row(
@@ -420,14 +384,11 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _spread(available: int, wanted: int) -> list[int]:
-    """Choose different places in range(available), evenly, the first and the last among them."""
-    return sorted({round(x) for x in np.linspace(0, available - 1, wanted)})
-
-
 def _check(settings: Settings) -> None:
-    if settings.model not in MODELS:
-        raise ValueError(f"model must be one of {', '.join(MODELS)}, got {settings.model!r}")
+    if settings.model not in _STATES:
+        raise ValueError(f"model must be one of {', '.join(_STATES)}, got {settings.model!r}")
+    if not settings.prompt:
+        raise ValueError("prompt must hold at least one character, got ''")
     for name in ("tokens", "states", "draws"):
         if getattr(settings, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(settings, name)}")

@@ -17,7 +17,7 @@ from fsresearch import arguments
 from fsresearch.arguments import Options
 from fsresearch.methods import METHODS, draw
 from fsresearch.results import Sample
-from fsresearch.schedules import ranks
+from fsresearch.schedules.ranks import ranks
 from fsresearch.sources import LMHead
 
 __all__ = ["sample"]

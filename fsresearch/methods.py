@@ -123,7 +123,7 @@ def draw(
         schedule: how to reduce the source.
         score: the transformed logits of tokens [B, n], for log-probabilities.
 
-    >>> from fsresearch.schedules import online
+    >>> from fsresearch.schedules.online import online
     >>> from fsresearch.sources import Logits
     >>> source = Logits(torch.zeros(1, 9))
     >>> noise = RowNoise(torch.tensor([7]), torch.tensor(0), torch.arange(2))

@@ -15,10 +15,10 @@ from fsresearch import arguments
 from fsresearch.arguments import Options
 from fsresearch.methods import METHODS, draw
 from fsresearch.results import OrderedSample, Sample
-from fsresearch.schedules import online
+from fsresearch.schedules.online import online
 from fsresearch.scoring import token_log_prob
 from fsresearch.sources import LMHead, Logits, Source
-from fsresearch.without_replacement import gumbel_top_k
+from fsresearch.without_replacement.gumbel_top_k import gumbel_top_k
 
 __all__ = [
     "METHODS",

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fsresearch.schedules import online
+from fsresearch.schedules.online import online
 from fsresearch.sources import LMHead
 from fsresearch.summaries import LogNormalizer
 from fsresearch.tiles import tile_cuts

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fsresearch.baselines import inverse_cdf, multinomial
+from fsresearch.baselines.inverse_cdf import inverse_cdf
+from fsresearch.baselines.multinomial import multinomial
 from fsresearch.theory.categorical import probabilities
 from fsresearch.verify import goodness_of_fit, independence
 from proofs_tests.statistics_policy import FIXED_P, false_fail

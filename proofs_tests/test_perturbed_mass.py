@@ -11,7 +11,8 @@ from scipy import stats
 from torch import Tensor
 
 from fsresearch.noise import GROUP_SIZE, RowNoise
-from fsresearch.schedules import online, tiled
+from fsresearch.schedules.online import online
+from fsresearch.schedules.tiled import tiled
 from fsresearch.sources import Logits
 from fsresearch.summaries import GumbelMax, LogNormalizer, PerturbedMass
 from fsresearch.theory.categorical import log_normalizer, probabilities, total_variation

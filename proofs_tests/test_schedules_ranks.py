@@ -15,8 +15,9 @@ import torch
 
 from fsresearch.noise import RowNoise
 from fsresearch.sampling import sample
-from fsresearch.schedules import online, ranks, tiled
-from fsresearch.schedules.tiled import merge_tree
+from fsresearch.schedules.online import online
+from fsresearch.schedules.ranks import ranks
+from fsresearch.schedules.tiled import merge_tree, tiled
 from fsresearch.sources import Logits
 from fsresearch.summaries import (
     REDUCERS,

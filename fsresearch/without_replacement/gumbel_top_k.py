@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fsresearch.noise import RowNoise
 from fsresearch.results import OrderedSample
-from fsresearch.schedules import online
+from fsresearch.schedules.online import online
 from fsresearch.sources import Source
 from fsresearch.summaries import GumbelTopK, LogNormalizer, Product
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fsresearch import METHODS
 from fsresearch.noise import RowNoise, derive_seeds
-from fsresearch.schedules import online
+from fsresearch.schedules.online import online
 from fsresearch.schedules.tiled import merge_tree
 from fsresearch.sources import Logits, Source
 from fsresearch.summaries import Reducer

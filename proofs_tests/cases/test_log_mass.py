@@ -15,8 +15,9 @@ from torch import Tensor
 from fsresearch import sample_logits
 from fsresearch.hierarchy import LogMassTree
 from fsresearch.noise import COIN, GROUP, NODE, RowNoise, gumbel_from_bits
-from fsresearch.schedules import online, tiled
 from fsresearch.schedules.cuts import tiles
+from fsresearch.schedules.online import online
+from fsresearch.schedules.tiled import tiled
 from fsresearch.sources import Logits
 from fsresearch.summaries import CoinFlip, GumbelMax, LogNormalizer, PerturbedMass, Reducer
 from fsresearch.verify.statistics import goodness_of_fit, independence

@@ -17,7 +17,8 @@ from fsresearch import (
 from fsresearch.hierarchy import LogMassTree
 from fsresearch.noise import LEAF, RowNoise
 from fsresearch.results import Sample
-from fsresearch.schedules import online, tiled
+from fsresearch.schedules.online import online
+from fsresearch.schedules.tiled import tiled
 from fsresearch.sources import Logits
 from fsresearch.summaries import (
     CoinFlip,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fsresearch import noise, sample, sample_logits
 from fsresearch.noise import DRAFT, RESIDUAL, TARGET, RowNoise
-from fsresearch.schedules import online
+from fsresearch.schedules.online import online
 from fsresearch.sources import Logits
 from fsresearch.summaries import GumbelMax, GumbelTopK, PerturbedMass
 from fsresearch.theory import gumbel, numerics

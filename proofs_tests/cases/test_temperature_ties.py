@@ -14,7 +14,8 @@ from fsresearch import (
     sample_logits_without_replacement,
     sample_without_replacement,
 )
-from fsresearch.schedules import online, tiled
+from fsresearch.schedules.online import online
+from fsresearch.schedules.tiled import tiled
 from fsresearch.sources import Logits
 from fsresearch.summaries import GumbelMax, GumbelTopK
 from proofs_tests.cases.helpers import INF, NAMES, NAN, exact_head, over_shards, shards_of

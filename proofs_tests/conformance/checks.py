@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from fsresearch.noise import GROUP_SIZE, RowNoise, derive_seeds
-from fsresearch.schedules import online, tiled
+from fsresearch.schedules.online import online
+from fsresearch.schedules.tiled import tiled
 from fsresearch.sources import Logits
 from fsresearch.summaries import Reducer
 from fsresearch.theory.categorical import probabilities

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fsresearch import distributed
 from fsresearch.noise import GROUP_SIZE, RowNoise
-from fsresearch.schedules import ranks
+from fsresearch.schedules.ranks import ranks
 from fsresearch.sources import Logits
 from fsresearch.summaries import REDUCERS
 from proofs_tests.logit_rows import ROW_KINDS, stack

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from fsresearch.noise import COIN, RowNoise
-from fsresearch.schedules import online, tiled
+from fsresearch.schedules.online import online
+from fsresearch.schedules.tiled import tiled
 from fsresearch.sources import Logits
 from fsresearch.summaries import CoinFlip, GumbelMax, Reducer
 from fsresearch.summaries.gumbel_max import PerturbedMaximum

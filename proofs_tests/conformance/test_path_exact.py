@@ -20,7 +20,8 @@ from torch import Tensor
 
 from fsresearch.noise import COIN, GROUP, LEAF, NODE, REFINE, SEED, RowNoise
 from fsresearch.sampling import sample, sample_logits
-from fsresearch.schedules import online, tiled
+from fsresearch.schedules.online import online
+from fsresearch.schedules.tiled import tiled
 from fsresearch.sources import LMHead, Logits
 from fsresearch.summaries import REDUCERS
 from proofs_tests.conformance import oracles
@@ -35,16 +36,25 @@ ORACLES: dict[str, Callable[[Tensor, RowNoise], NDArray[np.int64]]] = {
     "GumbelTopK": lambda logits, noise: oracles.top_k(logits, noise, 4),
     "PerturbedMass": lambda logits, noise: oracles.grouped(logits, noise)[1],
 }
-EXAMPLES = 200
-many = settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 some = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("name", INVARIANT)
 def test_tokens_are_those_of_one_full_pass(name: str) -> None:
+    compare_with_one_full_pass(name, 200)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", INVARIANT)
+def test_tokens_of_many_cases_are_those_of_one_full_pass(name: str) -> None:
+    compare_with_one_full_pass(name, 5000)
+
+
+def compare_with_one_full_pass(name: str, examples: int) -> None:
+    """Compare tokens under all cuts, schedules, trees and batches with one pass and the oracle."""
     make = REDUCERS[name]
 
-    @many
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(case=cases(step=make(PROBE).granularity))
     def holds(case: Case) -> None:
         tokens = check_path(make, case)
