@@ -289,8 +289,7 @@ def _unrefined(word: Tensor) -> Tensor:
 
 def _log_survival(word: Tensor) -> Tensor:
     """Return log(1 - v) of words at their midpoints, float64, where v is exact; this is -E."""
-    half = torch.full((), -(2.0**-33), dtype=torch.float64, device=word.device)
-    return torch.sub(half, word, alpha=2.0**-32).log1p_()
+    return word.double().add_(0.5).mul_(-(2.0**-32)).log1p_()
 
 
 def _refined(word: Tensor, refinement: Tensor) -> Tensor:
@@ -308,30 +307,37 @@ def _column(value: int | Tensor, seeds: Tensor) -> Tensor:
 def _philox(
     key: tuple[Tensor, Tensor], counter: tuple[Tensor, ...], shape: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Philox4x32-10 on int64 tensors that broadcast to shape; only live words are masked.
+    """Philox4x32-10 on int64 tensors that broadcast to shape.
 
-    The first two rounds run on the small unbroadcast parts of the counter, the rest in place.
-    Only factors need their upper bits cleared, so c1 and c3 stay unmasked until the end.
+    Two rounds run on the parts of the counter that differ by row or by unit alone. The other eight
+    run in place on full pairs, (c0, c2) in ``factors`` and (c1, c3) in ``words``. Only factors need
+    their upper bits cleared in between.
     """
-    k0, k1 = key
+    keys = torch.stack(key) + _round_constants(key[0].device)
+    k0, k1 = keys[0]
     c0, c1, c2, c3 = counter
-    spare0 = spare1 = None
-    for index in range(_ROUNDS):
-        full = index > 2
-        p0 = torch.mul(c0, _MULTIPLIERS[0], out=spare0)
-        p1 = torch.mul(c2, _MULTIPLIERS[1], out=spare1)
-        c0 = _mix(torch.bitwise_right_shift(p1, 32, out=c0 if full else None), c1, k0, index > 1)
-        c2 = _mix(torch.bitwise_right_shift(p0, 32, out=c2 if full else None), c3, k1, index > 1)
-        if full:
-            spare0, spare1 = c1, c3
-        c1, c3 = p1, p0
-        k0, k1 = k0 + _WEYL[0], k1 + _WEYL[1]
-    a, b, c, d = (w.expand(shape) for w in (c0, c1 & _LOW, c2, c3 & _LOW))
-    return a, b, c, d
+    p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+    c0, c2 = (p1 >> 32 ^ c1 ^ k0) & _LOW, (p0 >> 32 ^ (c3 ^ k1)) & _LOW
+    c1, c3 = p1, p0
+    k0, k1 = keys[1]
+    factors, words, products = torch.empty((3, 2, *shape), dtype=torch.int64, device=c0.device)
+    torch.mul(c2, _MULTIPLIERS[1], out=words[0])
+    p0 = c0 * _MULTIPLIERS[0]
+    words[1] = p0
+    torch.bitwise_right_shift(words[0], 32, out=factors[0]).bitwise_xor_(c1 ^ k0)
+    torch.bitwise_xor(p0 >> 32 ^ k1, c3, out=factors[1])
+    factors.bitwise_and_(_LOW)
+    for round_keys in keys[2:]:
+        torch.mul(factors[0], _MULTIPLIERS[0], out=products[1])
+        torch.mul(factors[1], _MULTIPLIERS[1], out=products[0])
+        torch.bitwise_right_shift(products, 32, out=factors)
+        factors.bitwise_xor_(words).bitwise_xor_(round_keys).bitwise_and_(_LOW)
+        words, products = products, words
+    words.bitwise_and_(_LOW)
+    return factors[0], words[0], factors[1], words[1]
 
 
-def _mix(high: Tensor, word: Tensor, key: Tensor, full: bool) -> Tensor:
-    """Return (high ^ word ^ key) with the low 32 bits kept, in place where high's shape is full."""
-    if full:
-        return high.bitwise_xor_(word).bitwise_xor_(key).bitwise_and_(_LOW)
-    return (high ^ word ^ key).bitwise_and_(_LOW)
+def _round_constants(device: torch.device) -> Tensor:
+    """Return what the rounds add to the two key words, int64 [rounds, 2, 1, 1]."""
+    constants = [torch.arange(_ROUNDS, device=device) * weyl for weyl in _WEYL]
+    return torch.stack(constants, 1)[..., None, None]

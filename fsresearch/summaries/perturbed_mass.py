@@ -17,6 +17,8 @@ Source: FlashSampling, Lemmas D.1, D.2 and D.4, Algorithms I.2 and I.4.
 
 from __future__ import annotations
 
+from functools import reduce
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -89,7 +91,7 @@ class PerturbedMass(Reducer[GroupWinner]):
         maximum = grouped.amax(-1)
         shift = maximum.masked_fill(maximum == -torch.inf, 0.0)
         weights = (grouped - shift[..., None]).exp_()
-        mass = _sums(weights.flatten())[-1][::GROUP_SIZE].view(shift.shape)
+        mass = reduce(_pair, _SIBLINGS, weights.flatten())[::GROUP_SIZE].view(shift.shape)
         log_mass = shift + mass.log()
         log_mass = log_mass.masked_fill(~(maximum < torch.inf), torch.nan)
         perturbed, token = self._decide(tile.start // GROUP_SIZE, log_mass, weights)
@@ -131,22 +133,19 @@ def _grouped(logits: Tensor) -> Tensor:
     return grouped
 
 
-def _sums(weights: Tensor) -> list[Tensor]:
-    """Return the levels of the mass tree over the last axis, leaves first.
+def _pair(level: Tensor, sibling: int) -> Tensor:
+    """Return the next level of the mass tree over the last axis.
 
-    A node stands where its first leaf does: ``levels[i + 1][v]`` is ``levels[i][v]`` plus its
-    sibling ``_SIBLINGS[i]`` places on. Only positions that a descent from a multiple of 64 reaches
-    have a meaning; the total of group u is at 64 u. Idle sums are cheaper than strided access.
+    A node stands where its first leaf does, its sibling so many places on. Only positions that a
+    descent from a multiple of 64 reaches have a meaning; the total of group u is at 64 u. Idle sums
+    are cheaper than strided access.
     """
-    levels = [weights]
-    for sibling in _SIBLINGS:
-        levels.append(levels[-1][..., :-sibling] + levels[-1][..., sibling:])
-    return levels
+    return level[..., :-sibling] + level[..., sibling:]
 
 
 def _descend(weights: Tensor, uniform: Tensor) -> Tensor:
     """Choose inside groups [..., 64] by uniforms [...]; return the offset of the chosen token."""
-    *below, total = _sums(weights)
+    *below, total = accumulate(_SIBLINGS, _pair, initial=weights)
     x = uniform * total[..., 0]
     node = torch.zeros_like(x, dtype=torch.int64)
     for level, sibling in zip(reversed(below), reversed(_SIBLINGS), strict=True):
