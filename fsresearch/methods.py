@@ -41,7 +41,7 @@ class Method(NamedTuple):
             for the tree.
         carries_log_mass: whether its summaries hold the log-mass, so that it costs nothing more.
         returns_perturbed: whether its winner has a score with a law of its own.
-        shared_noise: how many tokens of a tile share one Gumbel.
+        tokens_a_word: how many tokens of a tile one word of noise serves.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Method(NamedTuple):
     reducer: Callable[[RowNoise, bool], Reducer[Any]] | None
     carries_log_mass: bool
     returns_perturbed: bool
-    shared_noise: int = 1
+    tokens_a_word: int = 1
 
 
 METHODS: Final[dict[str, Method]] = {
@@ -77,7 +77,7 @@ METHODS: Final[dict[str, Method]] = {
             lambda noise, log_mass: PerturbedMass(noise, keep_log_mass=log_mass),
             carries_log_mass=True,
             returns_perturbed=True,
-            shared_noise=GROUP_SIZE,
+            tokens_a_word=GROUP_SIZE // 4,
         ),
         Method(
             "online",
@@ -205,8 +205,9 @@ def _samplers(
     """
     if method.reducer is None:
         return []
-    width = min(source.width, -(-(source.stop - source.start) // GROUP_SIZE) * GROUP_SIZE)
-    few = max(_DRAWN_ELEMENTS * method.shared_noise // max(source.rows * width, 1), 1)
+    widest = source.width * method.reducer(noise, False).breadth
+    width = min(widest, -(-(source.stop - source.start) // GROUP_SIZE) * GROUP_SIZE)
+    few = max(_DRAWN_ELEMENTS * method.tokens_a_word // max(source.rows * width, 1), 1)
     parts = noise.draws.split(few)
     return [
         method.reducer(noise._replace(draws=part), log_prob and not i)

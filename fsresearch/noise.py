@@ -320,21 +320,24 @@ def _philox(
     c0, c2 = (p1 >> 32 ^ c1 ^ k0) & _LOW, (p0 >> 32 ^ (c3 ^ k1)) & _LOW
     c1, c3 = p1, p0
     k0, k1 = keys[1]
-    factors, words, products = torch.empty((3, 2, *shape), dtype=torch.int64, device=c0.device)
-    torch.mul(c2, _MULTIPLIERS[1], out=words[0])
+    pairs = torch.empty((3, 2, *shape), dtype=torch.int64, device=c0.device)
+    (factors, (f0, f1)), (words, (w0, w1)), (products, (q0, q1)) = (
+        (pair, pair.unbind()) for pair in pairs.unbind()
+    )
+    torch.mul(c2, _MULTIPLIERS[1], out=w0)
     p0 = c0 * _MULTIPLIERS[0]
-    words[1] = p0
-    torch.bitwise_right_shift(words[0], 32, out=factors[0]).bitwise_xor_(c1 ^ k0)
-    torch.bitwise_xor(p0 >> 32 ^ k1, c3, out=factors[1])
+    w1.copy_(p0)
+    torch.bitwise_right_shift(w0, 32, out=f0).bitwise_xor_(c1 ^ k0)
+    torch.bitwise_xor(p0 >> 32 ^ k1, c3, out=f1)
     factors.bitwise_and_(_LOW)
-    for round_keys in keys[2:]:
-        torch.mul(factors[0], _MULTIPLIERS[0], out=products[1])
-        torch.mul(factors[1], _MULTIPLIERS[1], out=products[0])
+    for round_keys in keys[2:].unbind():
+        torch.mul(f0, _MULTIPLIERS[0], out=q1)
+        torch.mul(f1, _MULTIPLIERS[1], out=q0)
         torch.bitwise_right_shift(products, 32, out=factors)
         factors.bitwise_xor_(words).bitwise_xor_(round_keys).bitwise_and_(_LOW)
-        words, products = products, words
+        (words, w0, w1), (products, q0, q1) = (products, q0, q1), (words, w0, w1)
     words.bitwise_and_(_LOW)
-    return factors[0], words[0], factors[1], words[1]
+    return f0, w0, f1, w1
 
 
 def _round_constants(device: torch.device) -> Tensor:

@@ -11,9 +11,9 @@ from fsresearch.noise import GROUP_SIZE
 
 __all__ = ["Tile", "default_width", "tile_cuts"]
 
-_TILE_ELEMENTS = 64 * 6144
-_WEIGHT_ELEMENTS = 1 << 23
-_MAX_WIDTH = 8192
+_TILE_ELEMENTS = 64 * 12_288
+_WEIGHT_ELEMENTS = 1 << 22
+_MAX_WIDTH = 12_288
 
 
 class Tile(NamedTuple):
@@ -41,7 +41,7 @@ def default_width(rows: int, hidden_size: int = 1) -> int:
     """Return the tile width, a multiple of 64, that keeps a tile's temporaries in cache.
 
     >>> default_width(64), default_width(1), default_width(1, hidden_size=4096)
-    (6144, 8192, 2048)
+    (12288, 12288, 1024)
     """
     widest = min(_TILE_ELEMENTS // max(rows, 1), _WEIGHT_ELEMENTS // hidden_size, _MAX_WIDTH)
     return max(widest // GROUP_SIZE, 1) * GROUP_SIZE

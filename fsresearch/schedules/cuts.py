@@ -23,7 +23,7 @@ def tiles(
             inner cut or the width is not a multiple of the reducer's granularity.
     """
     if cuts is None:
-        width = source.width if width is None else width
+        width = source.width * reducer.breadth if width is None else width
         inner = tile_cuts(source.start, source.stop, width)[1:-1]
         if inner and width % reducer.granularity:
             check_cut(reducer, width, "width")

@@ -30,11 +30,13 @@ class Reducer(ABC, Generic[StateT]):
         exactness: "path" if the drawn tokens are those of one full pass, whatever the cuts and
             the order of merges; "law" if their distribution is.
         granularity: every cut must be a multiple of this global id.
+        breadth: how many default tile widths to take at once; above 1 where a token costs little.
         ordered: whether merges must join neighbours, the lower ids on the left.
     """
 
     exactness: Literal["path", "law"]
     granularity: int = 1
+    breadth: int = 1
     ordered: bool = False
 
     @abstractmethod
@@ -68,6 +70,7 @@ class Product(Reducer[tuple[Any, ...]]):
         self.reducers = reducers
         paths = all(r.exactness == "path" for r in reducers)
         self.exactness = "path" if paths else "law"
+        self.breadth = min((r.breadth for r in reducers), default=1)
         self.granularity = max(r.granularity for r in reducers)
         self.ordered = any(r.ordered for r in reducers)
 

@@ -33,6 +33,7 @@ from fsresearch.tiles import Tile
 __all__ = ["GroupWinner", "PerturbedMass"]
 
 _SIBLINGS = 1, 8, 16, 32, 2, 4
+_WEIGHED_ELEMENTS = 1 << 19
 
 
 class GroupWinner(NamedTuple):
@@ -67,6 +68,7 @@ class PerturbedMass(Reducer[GroupWinner]):
 
     exactness = "law"
     granularity = GROUP_SIZE
+    breadth = 3
 
     def __init__(self, noise: RowNoise, *, keep_log_mass: bool = True) -> None:
         self.noise = noise
@@ -88,14 +90,12 @@ class PerturbedMass(Reducer[GroupWinner]):
         if tile.start % GROUP_SIZE:
             raise ValueError(f"a tile must start at a multiple of {GROUP_SIZE}, got {tile.start}")
         grouped = _grouped(tile.logits)
-        maximum = grouped.amax(-1)
-        shift = maximum.masked_fill(maximum == -torch.inf, 0.0)
-        weights = (grouped - shift[..., None]).exp_()
-        mass = reduce(_pair, _SIBLINGS, weights.flatten())[::GROUP_SIZE].view(shift.shape)
-        log_mass = shift + mass.log()
-        log_mass = log_mass.masked_fill(~(maximum < torch.inf), torch.nan)
-        perturbed, token = self._decide(tile.start // GROUP_SIZE, log_mass, weights)
-        total = log_mass.double().logsumexp(-1, keepdim=True)[:, : int(self.keep_log_mass)]
+        few = max(_WEIGHED_ELEMENTS // max(tile.logits.shape[1], 1), 1)
+        log_mass = torch.cat([_log_masses(rows) for rows in grouped.split(few)])
+        perturbed, token = self._decide(tile.start // GROUP_SIZE, log_mass, grouped)
+        total = log_mass[:, :0].double()
+        if self.keep_log_mass:
+            total = log_mass.double().logsumexp(-1, keepdim=True)
         return GroupWinner(total, perturbed, token)
 
     def merge(self, left: GroupWinner, right: GroupWinner) -> GroupWinner:
@@ -111,7 +111,7 @@ class PerturbedMass(Reducer[GroupWinner]):
         """Return the tokens int64 [B, n]."""
         return state.token
 
-    def _decide(self, first: int, log_mass: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def _decide(self, first: int, log_mass: Tensor, grouped: Tensor) -> tuple[Tensor, Tensor]:
         """Return the best group's perturbed log-mass and its local sample, both [B, n]."""
         units = torch.arange(first, first + log_mass.shape[1], device=log_mass.device)
         high, inner_high, low, inner_low = self.noise.words(units, GROUP)
@@ -119,8 +119,8 @@ class PerturbedMass(Reducer[GroupWinner]):
         perturbed, winner = scores.max(-1)
         at = winner[..., None]
         uniform = uniform_from_bits(inner_high.gather(2, at), inner_low.gather(2, at))[..., 0]
-        inside = weights.gather(1, at.expand(-1, -1, GROUP_SIZE))
-        token = (first + winner) * GROUP_SIZE + _descend(inside, uniform.float())
+        weights, _ = _weights(grouped.gather(1, at.expand(-1, -1, GROUP_SIZE)))
+        token = (first + winner) * GROUP_SIZE + _descend(weights, uniform.float())
         return perturbed, token.masked_fill(~(perturbed > -torch.inf), -1)
 
 
@@ -133,12 +133,27 @@ def _grouped(logits: Tensor) -> Tensor:
     return grouped
 
 
+def _log_masses(grouped: Tensor) -> Tensor:
+    """Return the groups' log-masses [B, groups]: -inf without mass, NaN with a NaN or +inf."""
+    weights, maximum = _weights(grouped)
+    strands = reduce(_pair, _SIBLINGS[:4], weights.flatten())
+    strands = strands.as_strided((*maximum.shape, 4), (*weights.stride()[:2], 2))
+    mass = (strands[..., 0] + strands[..., 1]) + (strands[..., 2] + strands[..., 3])
+    return maximum + mass.log_()
+
+
+def _weights(grouped: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (weights, maximum): exp of the logits relative to their group's largest."""
+    maximum = grouped.amax(-1)
+    shift = maximum.masked_fill(maximum == -torch.inf, 0.0)
+    return (grouped - shift[..., None]).exp_(), maximum
+
+
 def _pair(level: Tensor, sibling: int) -> Tensor:
     """Return the next level of the mass tree over the last axis.
 
     A node stands where its first leaf does, its sibling so many places on. Only positions that a
-    descent from a multiple of 64 reaches have a meaning; the total of group u is at 64 u. Idle sums
-    are cheaper than strided access.
+    descent from a multiple of 64 reaches have a meaning. Idle sums are cheaper than strided access.
     """
     return level[..., :-sibling] + level[..., sibling:]
 
