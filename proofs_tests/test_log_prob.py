@@ -11,7 +11,7 @@ from torch import Tensor
 from fsresearch.sampling import log_prob, sample
 from fsresearch.tiles import default_width
 
-ROWS, SIZE, VOCAB = 4, 24, 20_000
+ROWS, SIZE, VOCAB = 4, 24, 30_000
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "temperature": {"temperature": 0.7},
