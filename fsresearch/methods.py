@@ -133,7 +133,7 @@ def draw(
     run = _walk if method.reducer is None and greedy is not True else _reduce
     token, perturbed, log_mass, argmax = run(source, noise, method, greedy, log_prob, schedule)
     if argmax is not None:
-        token = torch.where(torch.as_tensor(greedy), argmax.token, token)
+        token = _where(greedy, argmax.token, token)
     token = token.expand(-1, len(noise.draws))
     valid = token[:, 0] >= 0
     if not log_prob:
@@ -143,9 +143,14 @@ def draw(
     if not method.returns_perturbed:
         return Sample(token, valid, log_probs, log_normalizer)
     if argmax is not None:
-        perturbed = torch.where(torch.as_tensor(greedy), argmax.perturbed, perturbed)
+        perturbed = _where(greedy, argmax.perturbed, perturbed)
     perturbed = perturbed.expand(token.shape).masked_fill(~valid[:, None], torch.nan)
     return Sample(token, valid, log_probs, log_normalizer, perturbed)
+
+
+def _where(greedy: Tensor | bool, argmax: Tensor, drawn: Tensor) -> Tensor:
+    """Take the argmax of greedy rows and the draw of the others."""
+    return torch.where(greedy, argmax, drawn) if isinstance(greedy, Tensor) else argmax
 
 
 class _Drawn(NamedTuple):

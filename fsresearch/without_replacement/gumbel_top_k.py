@@ -39,9 +39,9 @@ def gumbel_top_k(
     largest = [] if greedy is False else [GumbelTopK(None, k + 1)]
     *tops, total = online(Product(*samplers, *largest, LogNormalizer()), source)
     perturbed, token = tops[0]
-    if len(tops) == 2:
-        perturbed = torch.where(torch.as_tensor(greedy), tops[1].perturbed, perturbed)
-        token = torch.where(torch.as_tensor(greedy), tops[1].token, token)
+    if isinstance(greedy, Tensor):
+        perturbed = torch.where(greedy, tops[1].perturbed, perturbed)
+        token = torch.where(greedy, tops[1].token, token)
     log_normalizer = LogNormalizer().draw(total)
     token = token[:, :k]
     return OrderedSample(
