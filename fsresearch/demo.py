@@ -82,7 +82,7 @@ class Settings(NamedTuple):
     prompt: str = "The most surprising thing about random numbers is that"
     tokens: int = 48
     states: int = 8
-    draws: int = 500
+    draws: int = 400
     temperature: float = 1.0
     seed: int = 0
     out: Path = Path("demo_output")
