@@ -1,4 +1,4 @@
-"""The command line: ``fsresearch demo``, ``fsresearch sample`` and ``fsresearch methods``.
+"""The command line: ``fsresearch demo``, ``sample``, ``verify`` and ``methods``.
 
 It parses and prints; the library does the work. What a caller got wrong ends with exit status 2
 and one sentence on standard error.
@@ -165,6 +165,40 @@ def _methods(as_json: _Json = False) -> None:
     Console().print(table)
 
 
+@app.command("verify")
+def _verify(
+    sampler: Annotated[
+        str, typer.Argument(help="A method, a public sampler, fault:NAME, or module:callable.")
+    ],
+    budget: Annotated[str, typer.Option(help="quick, standard or deep.")] = "quick",
+    device: Annotated[str, typer.Option(help="Where logits lie: cpu or cuda.")] = "cpu",
+    check: Annotated[
+        list[str] | None, typer.Option(help="A check or a theme; again for more.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed asks the same questions.")] = 0,
+    html: Annotated[Path | None, typer.Option(help="Write a page with plots.")] = None,
+    as_json: _Json = False,
+) -> None:
+    """Tell whether a sampler is exact; exit status 1 if a check fails."""
+    with _one_sentence():
+        try:
+            from fsresearch.verify.command import run as verify
+        except ModuleNotFoundError as error:
+            raise ValueError(
+                f'verify needs {error.name}: run `pip install "fsresearch[verify]"`'
+            ) from error
+        status = verify(
+            sampler,
+            budget=budget,
+            device=device,
+            checks=check or (),
+            seed=seed,
+            html=html,
+            as_json=as_json,
+        )
+    raise typer.Exit(status)
+
+
 @app.command("demo")
 def _demo(
     model: Annotated[str, typer.Option(help="smollm2, or random: a synthetic head.")] = "smollm2",
@@ -178,7 +212,7 @@ def _demo(
         int | None, typer.Option(help="Hidden states to sample again.", show_default="8")
     ] = None,
     draws: Annotated[
-        int | None, typer.Option(help="Draws from each state.", show_default="500")
+        int | None, typer.Option(help="Draws from each state.", show_default="400")
     ] = None,
     temperature: Annotated[float | None, typer.Option(help="Above 0.", show_default="1.0")] = None,
     seed: Annotated[
