@@ -4,8 +4,8 @@
     python experiments/bench_methods.py standard
     python experiments/bench_methods.py deep --device cuda [NAME ...]
 
-writes bench_methods.csv, one row a method and budget, to experiments/results; rows that it holds are
-not run again.
+writes bench_methods.csv, one row a method and budget, to experiments/results; rows that it holds
+are not run again.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ from fsresearch.tiles import Tile
 
 __all__ = ["GumbelTopK", "PerturbedTop"]
 
+_CHUNK = 64
+
 
 class PerturbedTop(NamedTuple):
     """The k best so far, in order.
@@ -64,7 +66,8 @@ class GumbelTopK(Reducer[PerturbedTop]):
         scores = tile.logits
         if self.noise is not None:
             scores = scores + self.noise.gumbel_tile(tile.start, tile.stop)[:, 0]
-        return self._best(scores, tile.ids())
+        tokens = tile.ids().expand(scores.shape)
+        return self._best(*_best_chunks(scores, tokens, self.k))
 
     def merge(self, left: PerturbedTop, right: PerturbedTop) -> PerturbedTop:
         """Keep the k best of both."""
@@ -88,6 +91,29 @@ class GumbelTopK(Reducer[PerturbedTop]):
         best.perturbed.masked_fill_(invalid, torch.nan)
         best.token.masked_fill_(invalid, -1)
         return best
+
+
+def _best_chunks(scores: Tensor, tokens: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the candidates [B, at most 64 k] of the k chunks of 64 with the largest maxima.
+
+    The k best lie there: a chunk left out comes after k others in the strict order, each of which
+    holds a better candidate. A NaN or +inf is in the first chunk.
+    """
+    chunks = scores.shape[1] // _CHUNK
+    if chunks < 2 * k:
+        return scores, tokens
+    whole = chunks * _CHUNK
+    maxima = scores[:, :whole].unflatten(1, (-1, _CHUNK)).amax(-1)
+    maxima = maxima.nan_to_num(torch.inf, torch.inf, -torch.inf)
+    order = torch.arange(chunks, device=scores.device)
+    _, first = _unpack(_pack(maxima, order).topk(k).values)
+    inside = torch.arange(_CHUNK, device=scores.device)
+    places = (first[..., None] * _CHUNK + inside).flatten(1)
+    rest = slice(whole, None)
+    return (
+        torch.cat([scores.gather(1, places), scores[:, rest]], 1),
+        torch.cat([tokens[:, :1] + places, tokens[:, rest]], 1),
+    )
 
 
 def _pack(scores: Tensor, tokens: Tensor) -> Tensor:
