@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fsresearch.sampling import log_prob, sample, sample_without_replacement
-from fsresearch.summaries import PerturbedMass
+from fsresearch.summaries import GumbelTopK, PerturbedMass
 from fsresearch.tiles import default_width
 
 VOCAB, SIZE, ROWS = 1_000_000, 64, 64
@@ -90,7 +90,7 @@ def test_nothing_of_the_size_of_the_logits_is_held(name: str, head: Head, tmp_pa
     seen = LargestResult(head)
     with seen:
         most = peak_bytes(lambda: CALLS[name](*head), tmp_path)
-    breadth = PerturbedMass.breadth if "grouped" in name else 1
+    breadth = max(GumbelTopK.breadth, PerturbedMass.breadth)
     tile = ROWS * default_width(ROWS, SIZE) * breadth
     assert seen.elements <= 2 * tile, "no result is larger than a tile or so"
     assert seen.elements < ROWS * VOCAB / 25

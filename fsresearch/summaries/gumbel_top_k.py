@@ -49,6 +49,7 @@ class GumbelTopK(Reducer[PerturbedTop]):
     """
 
     exactness = "path"
+    breadth = 2
 
     def __init__(self, noise: RowNoise | None, k: int) -> None:
         self.noise = noise

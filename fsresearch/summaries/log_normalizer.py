@@ -28,6 +28,7 @@ class LogNormalizer(Reducer[LogMass]):
     """
 
     exactness = "law"
+    breadth = 3
 
     def empty(self, rows: int, device: torch.device) -> LogMass:
         """Return -inf."""

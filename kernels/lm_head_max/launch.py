@@ -1,0 +1,162 @@
+"""From tensors to launches: flags, arguments, scratch, the kernel and the merge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from fsresearch.kernels.lm_head_max import epilogue
+from fsresearch.kernels.lm_head_max.configs import Config
+from fsresearch.kernels.matmul.plain import matmul_kernel
+from fsresearch.kernels.merge.maximum import merge_maxima_kernel
+
+__all__ = ["Call", "launch"]
+
+
+class Call:
+    """One call's options, as the kernels take them.
+
+    Args:
+        config: the tiles.
+        seeds: int64 [B] or None, all rows greedy.
+        positions: int64 [B] or 0-d.
+        temperature: float32 [B] or None.
+        bias: float [V] or [B, V] or None.
+        mask: bool or packed int32, or None.
+        inverse: multiplies the logits where there is no temperature tensor.
+        logit_scale: or None.
+        softcap: or None.
+        vocab_size: local ids at or above it are padding.
+        start: the global id of local id 0.
+        draws: how many draws.
+        role: the caller's stream.
+        log_mass: whether masses are wanted.
+        ptx: whether the device speaks PTX.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        seeds: Tensor | None,
+        positions: Tensor | None,
+        temperature: Tensor | None,
+        bias: Tensor | None,
+        mask: Tensor | None,
+        inverse: float,
+        logit_scale: float | None,
+        softcap: float | None,
+        vocab_size: int,
+        start: int,
+        draws: int,
+        role: int,
+        log_mass: bool,
+        ptx: bool,
+    ) -> None:
+        packed = mask is not None and mask.dtype == torch.int32
+        flags = {
+            epilogue.SAMPLED: seeds is not None,
+            epilogue.TEMPERATURE: temperature is not None,
+            epilogue.INVERSE: temperature is None and inverse != 1.0,
+            epilogue.SCALE: logit_scale is not None,
+            epilogue.SOFTCAP: softcap is not None,
+            epilogue.BIAS: bias is not None,
+            epilogue.BIAS_BY_ROW: bias is not None and bias.dim() == 2,
+            epilogue.MASK: mask is not None,
+            epilogue.MASK_BY_ROW: mask is not None and mask.dim() == 2,
+            epilogue.PACKED: packed,
+            epilogue.LOG_MASS: log_mass,
+            epilogue.MANY_DRAWS: seeds is not None and draws > 1,
+            epilogue.EVEN_VOCAB: vocab_size % config.block_v == 0,
+            epilogue.PTX: ptx,
+            epilogue.GLUON: config.form == "hopper",
+        }
+        self.flags = sum(int(bit.value) for bit, on in flags.items() if on)
+        self.draws = draws if seeds is not None else 1
+        if mask is not None and not packed:
+            mask = mask.view(torch.uint8)
+        bias = bias if bias is None or bias.stride(-1) == 1 else bias.contiguous()
+        mask = mask if mask is None or mask.stride(-1) == 1 else mask.contiguous()
+        position_stride = 1 if positions is not None and positions.dim() else 0
+        self.rows = (seeds, positions, position_stride, temperature, inverse, role << 27)
+        self.numbers = (logit_scale or 0.0, softcap or 1.0)
+        self.columns = (
+            bias,
+            0 if bias is None else bias.stride(0),
+            mask,
+            0 if mask is None else mask.stride(0),
+        )
+        self.vocab_size, self.start, self.log_mass = vocab_size, start, log_mass
+
+
+def launch(
+    hidden: Tensor, weight: Tensor, call: Call, config: Config, programs: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run one call: at most two launches, or four where the hidden rows need padding."""
+    rows, depth = hidden.shape
+    device = hidden.device
+    blocks = triton.cdiv(rows, config.block_b)
+    tiles = triton.cdiv(call.vocab_size, config.block_v)
+    slots = max(min(tiles, programs // blocks), 1)
+    scores = torch.empty((slots, call.draws, rows), dtype=torch.float32, device=device)
+    tokens = torch.empty((slots, call.draws, rows), dtype=torch.int32, device=device)
+    maxima = masses = None
+    if call.log_mass:
+        maxima, masses = torch.empty((2, slots, rows), dtype=torch.float32, device=device)
+    perturbed = torch.empty((rows, call.draws), dtype=torch.float32, device=device)
+    token = torch.empty((rows, call.draws), dtype=torch.int64, device=device)
+    mass_columns = 1 if call.log_mass else 0
+    log_mass = torch.empty((rows, mass_columns), dtype=torch.float64, device=device)
+    args: Any = (
+        call.rows,
+        call.numbers,
+        call.columns,
+        (call.vocab_size, call.start, call.draws, rows),
+        (scores, tokens, maxima, masses),
+    )
+    hooks = (epilogue.open_rows, epilogue.lift, epilogue.close_rows)
+    if config.form == "hopper":
+        from fsresearch.kernels.matmul.hopper import run_hopper
+
+        run_hopper(hidden, weight, call.vocab_size, args, call.flags, hooks, config, slots)
+    else:
+        matmul_kernel[(slots * blocks,)](
+            hidden,
+            weight,
+            rows,
+            call.vocab_size,
+            depth,
+            hidden.stride(0),
+            hidden.stride(1),
+            weight.stride(0),
+            weight.stride(1),
+            args,
+            call.flags,
+            *hooks,
+            config.block_b,
+            config.block_v,
+            config.block_d,
+            depth % config.block_d == 0,
+            num_warps=config.warps,
+            num_stages=config.stages,
+            enable_fp_fusion=False,
+        )
+    merge_maxima_kernel[(rows * call.draws,)](
+        scores,
+        tokens,
+        maxima,
+        masses,
+        perturbed,
+        token,
+        log_mass,
+        rows,
+        call.draws,
+        slots,
+        call.log_mass,
+        triton.next_power_of_2(slots),
+        num_warps=1,
+        enable_fp_fusion=False,
+    )
+    return perturbed, token, log_mass

@@ -1,0 +1,252 @@
+"""Hopper: one warp copies tiles through TMA, the others multiply and run the epilogue; Gluon.
+
+Copies run ahead through a ring of stages, also while an epilogue runs, so memory stays busy. The
+rows of hidden must fill the row blocks, because TMA is slow on boxes that leave the tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+__all__ = ["matmul_kernel", "run_hopper"]
+
+PRODUCER_REGISTERS = gl.constexpr(24)
+copy_box = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+
+
+@gluon.jit
+def matmul_kernel(
+    hidden_desc,
+    weight_desc,
+    num_rows,
+    num_columns,
+    depth,
+    slots,
+    args,
+    FLAGS: gl.constexpr,
+    OPEN: gl.constexpr,
+    LIFT: gl.constexpr,
+    CLOSE: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """Give every tile of ``hidden @ weight.T`` to an epilogue; numbered as the plain kernel is."""
+    BLOCK_B: gl.constexpr = hidden_desc.block_shape[0]
+    BLOCK_V: gl.constexpr = weight_desc.block_shape[0]
+    BLOCK_D: gl.constexpr = hidden_desc.block_shape[1]
+    hidden_ring = gl.allocate_shared_memory(
+        hidden_desc.dtype, [STAGES, BLOCK_B, BLOCK_D], hidden_desc.layout
+    )
+    weight_ring = gl.allocate_shared_memory(
+        weight_desc.dtype, [STAGES, BLOCK_V, BLOCK_D], weight_desc.layout
+    )
+    filled = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    emptied = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(filled.index(stage), count=1)
+        mbarrier.init(emptied.index(stage), count=1)
+    fence_async_shared()
+    blocks = (num_rows + BLOCK_B - 1) // BLOCK_B
+    block = gl.program_id(0) % blocks
+    slot = gl.program_id(0) // blocks
+    tiles = (num_columns + BLOCK_V - 1) // BLOCK_V
+    gl.warp_specialize(
+        [
+            (
+                _multiply,
+                (
+                    hidden_ring,
+                    weight_ring,
+                    filled,
+                    emptied,
+                    block,
+                    slot,
+                    slots,
+                    tiles,
+                    depth,
+                    num_rows,
+                    args,
+                    FLAGS,
+                    OPEN,
+                    LIFT,
+                    CLOSE,
+                ),
+            ),
+            (
+                _copy,
+                (
+                    hidden_desc,
+                    weight_desc,
+                    hidden_ring,
+                    weight_ring,
+                    filled,
+                    emptied,
+                    block,
+                    slot,
+                    slots,
+                    tiles,
+                    depth,
+                ),
+            ),
+        ],
+        [1],
+        [PRODUCER_REGISTERS],
+    )
+
+
+@gluon.jit
+def _copy(
+    hidden_desc,
+    weight_desc,
+    hidden_ring,
+    weight_ring,
+    filled,
+    emptied,
+    block,
+    slot,
+    slots,
+    tiles,
+    depth,
+):
+    """Fill the ring, a step of both operands at a time."""
+    STAGES: gl.constexpr = hidden_ring.shape[0]
+    BLOCK_B: gl.constexpr = hidden_desc.block_shape[0]
+    BLOCK_V: gl.constexpr = weight_desc.block_shape[0]
+    BLOCK_D: gl.constexpr = hidden_desc.block_shape[1]
+    BYTES: gl.constexpr = hidden_desc.block_type.nbytes + weight_desc.block_type.nbytes
+    stage = 0
+    phase = 1
+    for tile in range(slot, tiles, slots):
+        for offset in range(0, depth, BLOCK_D):
+            mbarrier.wait(emptied.index(stage), phase)
+            bar = filled.index(stage)
+            mbarrier.expect(bar, BYTES)
+            copy_box(hidden_desc, [block * BLOCK_B, offset], bar, hidden_ring.index(stage))
+            copy_box(weight_desc, [tile * BLOCK_V, offset], bar, weight_ring.index(stage))
+            stage += 1
+            if stage == STAGES:
+                stage = 0
+                phase ^= 1
+
+
+@gluon.jit
+def _multiply(
+    hidden_ring,
+    weight_ring,
+    filled,
+    emptied,
+    block,
+    slot,
+    slots,
+    tiles,
+    depth,
+    num_rows,
+    args,
+    FLAGS: gl.constexpr,
+    OPEN: gl.constexpr,
+    LIFT: gl.constexpr,
+    CLOSE: gl.constexpr,
+):
+    """Multiply tile after tile, each followed by its epilogue."""
+    STAGES: gl.constexpr = hidden_ring.shape[0]
+    BLOCK_B: gl.constexpr = hidden_ring.shape[1]
+    BLOCK_V: gl.constexpr = weight_ring.shape[1]
+    BLOCK_D: gl.constexpr = hidden_ring.shape[2]
+    WARPS: gl.constexpr = gl.num_warps()
+    ACROSS: gl.constexpr = WARPS // 4 if BLOCK_B == 64 else 1
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0],
+        warps_per_cta=[WARPS // ACROSS, ACROSS],
+        instr_shape=[16, BLOCK_V // ACROSS, 16],
+    )
+    row = block * BLOCK_B + gl.arange(0, BLOCK_B, layout=gl.SliceLayout(1, LAYOUT))
+    columns = gl.arange(0, BLOCK_V, layout=gl.SliceLayout(0, LAYOUT))
+    rows, state = OPEN(row, args, FLAGS)
+    stage = 0
+    phase = 0
+    for tile in range(slot, tiles, slots):
+        logits = gl.zeros((BLOCK_B, BLOCK_V), gl.float32, layout=LAYOUT)
+        for offset in range(0, depth, BLOCK_D):
+            mbarrier.wait(filled.index(stage), phase)
+            token = warpgroup_mma(
+                hidden_ring.index(stage),
+                weight_ring.index(stage).permute((1, 0)),
+                logits,
+                is_async=True,
+            )
+            logits = warpgroup_mma_wait(num_outstanding=1, deps=(token,))
+            before = (stage + STAGES - 1) % STAGES
+            mbarrier.arrive(emptied.index(before), count=1, pred=offset > 0)
+            stage += 1
+            if stage == STAGES:
+                stage = 0
+                phase ^= 1
+        logits = warpgroup_mma_wait(num_outstanding=0, deps=(logits,))
+        mbarrier.arrive(emptied.index((stage + STAGES - 1) % STAGES), count=1)
+        column = tile * BLOCK_V + columns
+        state = LIFT(logits, column, tile == slot, slot, rows, state, args, FLAGS)
+    CLOSE(slot, rows, state, args, FLAGS)
+
+
+def run_hopper(
+    hidden: Tensor,
+    weight: Tensor,
+    vocab_size: int,
+    args: Any,
+    flags: int,
+    hooks: tuple[Callable[..., Any], ...],
+    config: Any,
+    slots: int,
+) -> None:
+    """Launch the kernel on bfloat16 or float16 operands that TMA can address."""
+    rows, depth = hidden.shape
+    blocks = triton.cdiv(rows, config.block_b)
+    short = blocks * config.block_b - rows
+    if not short and not _addressable(hidden):
+        hidden = hidden.clone(memory_format=torch.contiguous_format)
+    if short:
+        hidden = torch.nn.functional.pad(hidden, (0, 0, 0, short))
+    matmul_kernel[(slots * blocks,)](
+        _descriptor(hidden, blocks * config.block_b, config.block_b, config.block_d),
+        _descriptor(weight, vocab_size, config.block_v, config.block_d),
+        rows,
+        vocab_size,
+        depth,
+        slots,
+        args,
+        flags,
+        *hooks,
+        config.stages,
+        num_warps=config.warps,
+        enable_fp_fusion=False,
+    )
+
+
+def _addressable(matrix: Tensor) -> bool:
+    """Say whether TMA can address the rows of a 16-bit matrix."""
+    rows_apart = matrix.stride(0)
+    aligned = matrix.data_ptr() % 16 == 0 and rows_apart % 8 == 0
+    return aligned and matrix.stride(1) == 1 and rows_apart >= matrix.shape[1]
+
+
+def _descriptor(matrix: Tensor, rows: int, block_rows: int, block_depth: int) -> TensorDescriptor:
+    """Describe rows of a matrix to TMA in boxes of a tile."""
+    dtype = gl.bfloat16 if matrix.dtype == torch.bfloat16 else gl.float16
+    layout = gl.NVMMASharedLayout.get_default_for([block_rows, block_depth], dtype)
+    return TensorDescriptor(
+        matrix, [rows, matrix.shape[1]], list(matrix.stride()), [block_rows, block_depth], layout
+    )

@@ -1,0 +1,1 @@
+"""The second stage: a row's summaries from all programs become one."""
