@@ -11,6 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from fsresearch.noise import GROUP_SIZE, RowNoise
+from fsresearch.sampling import sample_logits
 from fsresearch.schedules.online import online
 from fsresearch.schedules.tiled import tiled
 from fsresearch.sources import Logits
@@ -194,3 +195,15 @@ def test_a_score_is_never_beyond_its_bits() -> None:
     """64 bits of noise a group: scores end 45 above the mass, not 16.6 or 22."""
     top = PerturbedMass(forced([0, 0, 0, 0])).lift(Tile(torch.zeros(1, GROUP_SIZE), 0))
     assert top.perturbed.item() == pytest.approx(math.log(64) + math.log(2.0**65), rel=1e-6)
+
+
+@pytest.mark.parametrize("vocab", [64, 128, 640, 40_000])
+def test_the_memory_layout_of_logits_changes_nothing(vocab: int) -> None:
+    """Whole groups that are not row-major: no padding makes a contiguous copy of them."""
+    logits = torch.randn(5, vocab, generator=torch.Generator().manual_seed(vocab)) * 4
+    transposed = logits.T.contiguous().T
+    one, other = (
+        sample_logits(rows, seed=1, method="grouped", num_samples=200, log_prob=True)
+        for rows in (logits, transposed)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))

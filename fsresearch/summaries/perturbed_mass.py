@@ -139,7 +139,9 @@ def _log_masses(grouped: Tensor) -> Tensor:
     """Return the groups' log-masses [B, groups]: -inf without mass, NaN with a NaN or +inf."""
     weights, maximum = _weights(grouped)
     strands = reduce(_pair, _SIBLINGS[:4], weights.flatten())
-    strands = strands.as_strided((*maximum.shape, 4), (*weights.stride()[:2], 2))
+    strands = strands.as_strided(
+        (*maximum.shape, 4), (maximum.shape[1] * GROUP_SIZE, GROUP_SIZE, 2)
+    )
     mass = (strands[..., 0] + strands[..., 1]) + (strands[..., 2] + strands[..., 3])
     return maximum + mass.log_()
 
