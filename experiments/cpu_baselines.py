@@ -1,7 +1,9 @@
 """Time every method on the CPU against softmax and torch.multinomial, in one run.
 
 Candidates take turns, so that a slow spell of the machine strikes all alike; figures are medians,
-and ratios are to the baseline of the same run. Nothing else should be running.
+and ratios are to the baseline of the same run. Nothing else should be running. Idle OpenMP threads
+are told to spin for microseconds only: where two threads share a core, a spinning one takes time
+from the one that works, and a sleeping one is slow to wake.
 
     python experiments/cpu_baselines.py
 
@@ -9,6 +11,10 @@ writes cpu_baselines.csv and cpu_baselines.png to experiments/results.
 """
 
 from __future__ import annotations
+
+import os
+
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")  # read when torch is loaded
 
 import argparse
 import csv

@@ -257,6 +257,26 @@ class RowNoise(NamedTuple):
         offset = start - first * GROUP_SIZE
         return noise[..., offset : offset + stop - start]
 
+    def gumbel_groups(self, row: Tensor, draw: Tensor, group: Tensor) -> Tensor:
+        """Return Gumbels float32 [m, 64] of whole groups, each at its (row, draw, group) int64 [m].
+
+        Rows and draws count within this noise. The few small words are found and refined one by
+        one, which a GPU would have to wait for.
+        """
+        address = self.seeds[row], self.draws[draw], self.positions.expand(len(self.seeds))[row]
+        units = group[:, None] * 16 + torch.arange(16, device=group.device)
+        seeds, draws, positions = address
+        drawn = words(seeds, units, draw=draws, position=positions, role=self.role)
+        word = torch.cat(drawn, 1)
+        noise = _unrefined(word)
+        at, lane = (word < REFINE_BELOW).nonzero(as_tuple=True)
+        if len(at):
+            seeds, draws, positions = (part[at] for part in address)
+            ids = (group[at] * GROUP_SIZE + lane)[:, None]
+            refined = gumbel(seeds, ids, draw=draws, position=positions, role=self.role)
+            noise[at, lane] = refined[:, 0]
+        return noise
+
     def _refine(self, noise: Tensor, first: int) -> None:
         """Replace the noises that ask for refinement, one in 65,536, in place.
 
@@ -264,18 +284,10 @@ class RowNoise(NamedTuple):
         and all are computed.
         """
         if noise.device.type == "cpu":
-            largest = noise.unflatten(2, (-1, GROUP_SIZE)).amax(-1)
-            row, draw, group = (largest > _LARGEST_UNREFINED).nonzero(as_tuple=True)
-            if not len(row):
-                return
-            ids = (first + group)[:, None] * GROUP_SIZE + torch.arange(GROUP_SIZE)
-            noise.unflatten(2, (-1, GROUP_SIZE))[row, draw, group] = gumbel(
-                self.seeds[row],
-                ids,
-                draw=self.draws[draw],
-                position=self.positions.expand(len(self.seeds))[row],
-                role=self.role,
-            )
+            grouped = noise.unflatten(2, (-1, GROUP_SIZE))
+            row, draw, group = (grouped.amax(-1) > _LARGEST_UNREFINED).nonzero(as_tuple=True)
+            if len(row):
+                grouped[row, draw, group] = self.gumbel_groups(row, draw, first + group)
         else:
             ids = first * GROUP_SIZE + torch.arange(noise.shape[2], device=noise.device)
             refined = self.gumbel(ids.expand(noise.shape))

@@ -36,6 +36,14 @@ class Tile(NamedTuple):
         """The tokens' global ids, int64 [T]."""
         return torch.arange(self.start, self.stop, device=self.logits.device)
 
+    def groups(self) -> tuple[int, Tensor]:
+        """Return (index of the first group, logits by group [B, G, 64]), -inf outside the tile."""
+        before, after = self.start % GROUP_SIZE, -self.stop % GROUP_SIZE
+        logits = self.logits
+        if before or after:
+            logits = torch.nn.functional.pad(logits, (before, after), value=-torch.inf)
+        return self.start // GROUP_SIZE, logits.unflatten(1, (-1, GROUP_SIZE))
+
 
 def default_width(rows: int, hidden_size: int = 1) -> int:
     """Return the tile width, a multiple of 64, that keeps a tile's temporaries in cache.
@@ -43,7 +51,8 @@ def default_width(rows: int, hidden_size: int = 1) -> int:
     >>> default_width(64), default_width(1), default_width(1, hidden_size=4096)
     (12288, 12288, 1024)
     """
-    widest = min(_TILE_ELEMENTS // max(rows, 1), _WEIGHT_ELEMENTS // hidden_size, _MAX_WIDTH)
+    of_tile, of_weight = _TILE_ELEMENTS // max(rows, 1), _WEIGHT_ELEMENTS // max(hidden_size, 1)
+    widest = min(of_tile, of_weight, _MAX_WIDTH)
     return max(widest // GROUP_SIZE, 1) * GROUP_SIZE
 
 

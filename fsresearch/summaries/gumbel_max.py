@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fsresearch.noise import RowNoise
+from fsresearch.noise import GROUP_SIZE, RowNoise
+from fsresearch.summaries.arrivals import arrival_bounds, latest_arrival
 from fsresearch.summaries.base import Reducer, first_maximum
 from fsresearch.tiles import Tile
 
@@ -58,6 +59,8 @@ class GumbelMax(Reducer[PerturbedMaximum]):
 
     def lift(self, tile: Tile) -> PerturbedMaximum:
         """Perturb a tile and keep its winner."""
+        if self.noise is not None and tile.logits.device.type == "cpu":
+            return _race(tile, self.noise)
         scores = tile.logits[:, None]
         if self.noise is not None:
             scores = scores + self.noise.gumbel_tile(tile.start, tile.stop)
@@ -85,3 +88,31 @@ def larger(score: Tensor, token: Tensor, other_score: Tensor, other_token: Tenso
     """
     tie = (other_score == score) & (other_token < token)
     return (other_score > score) | tie | other_score.isnan()
+
+
+def _race(tile: Tile, noise: RowNoise) -> PerturbedMaximum:
+    """Perturb only the groups where the winner can be; the answer is that of all.
+
+    First come the groups with the earliest bound; another can seldom beat their winner.
+    """
+    first, logits = tile.groups()
+    bounds, largest = arrival_bounds(logits, first, noise)
+    score = torch.full_like(bounds, -torch.inf)
+    token = torch.full(bounds.shape, -1)
+
+    def perturb(chosen: Tensor) -> None:
+        row, draw, group = chosen.nonzero(as_tuple=True)
+        scores = logits[row, group] + noise.gumbel_groups(row, draw, first + group)
+        score[row, draw, group], token[row, draw, group] = first_maximum(scores)
+
+    reachable = bounds < torch.inf
+    earliest = reachable & (bounds == bounds.amin(-1, keepdim=True))
+    perturb(earliest)
+    limit = latest_arrival(score.amax(-1, keepdim=True), largest)
+    others = reachable & ~earliest & (bounds <= limit)
+    if others.any():
+        perturb(others)
+    perturbed, group = first_maximum(score)
+    token = token.gather(2, group.clamp(min=0)[..., None])[..., 0]
+    token += (first + group) * GROUP_SIZE
+    return PerturbedMaximum(perturbed, token.masked_fill_(group < 0, -1))

@@ -36,6 +36,7 @@ __all__ = ["GroupWinner", "PerturbedMass"]
 
 _SIBLINGS = 1, 8, 16, 32, 2, 4
 _WEIGHED_ELEMENTS = 1 << 19
+_LOG_GROUP = 4.158884  # log 64, rounded up
 
 
 class GroupWinner(NamedTuple):
@@ -91,13 +92,24 @@ class PerturbedMass(Reducer[GroupWinner]):
         """Weigh the tile's groups, let one Gumbel each decide, and sample in the winner."""
         if tile.start % GROUP_SIZE:
             raise ValueError(f"a tile must start at a multiple of {GROUP_SIZE}, got {tile.start}")
-        grouped = _grouped(tile.logits)
-        few = max(_WEIGHED_ELEMENTS // max(tile.logits.shape[1], 1), 1)
-        log_mass = torch.cat([_log_masses(rows) for rows in grouped.split(few)])
-        perturbed, token = self._decide(tile.start // GROUP_SIZE, log_mass, grouped)
+        first, grouped = tile.groups()
+        units = torch.arange(first, first + grouped.shape[1], device=grouped.device)
+        high, inner_high, low, inner_low = self.noise.words(units, GROUP)
+        noise = gumbel_from_bits(high, low).float()
+        if self.keep_log_mass or grouped.device.type != "cpu":
+            few = max(_WEIGHED_ELEMENTS // max(tile.logits.shape[1], 1), 1)
+            log_mass = torch.cat([_log_masses(rows) for rows in grouped.split(few)])
+        else:
+            log_mass = _contending(grouped, noise)
         total = log_mass[:, :0].double()
         if self.keep_log_mass:
             total = log_mass.double().logsumexp(-1, keepdim=True)
+        perturbed, winner = (log_mass[:, None] + noise).max(-1)
+        at = winner[..., None]
+        uniform = uniform_from_bits(inner_high.gather(2, at), inner_low.gather(2, at))[..., 0]
+        weights, _ = _weights(grouped.gather(1, at.expand(-1, -1, GROUP_SIZE)))
+        token = (first + winner) * GROUP_SIZE + _descend(weights, uniform.float())
+        token = token.masked_fill(~(perturbed > -torch.inf), -1)
         return GroupWinner(total, perturbed, token)
 
     def merge(self, left: GroupWinner, right: GroupWinner) -> GroupWinner:
@@ -113,26 +125,20 @@ class PerturbedMass(Reducer[GroupWinner]):
         """Return the tokens int64 [B, n]."""
         return state.token
 
-    def _decide(self, first: int, log_mass: Tensor, grouped: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the best group's perturbed log-mass and its local sample, both [B, n]."""
-        units = torch.arange(first, first + log_mass.shape[1], device=log_mass.device)
-        high, inner_high, low, inner_low = self.noise.words(units, GROUP)
-        scores = log_mass[:, None] + gumbel_from_bits(high, low).float()
-        perturbed, winner = scores.max(-1)
-        at = winner[..., None]
-        uniform = uniform_from_bits(inner_high.gather(2, at), inner_low.gather(2, at))[..., 0]
-        weights, _ = _weights(grouped.gather(1, at.expand(-1, -1, GROUP_SIZE)))
-        token = (first + winner) * GROUP_SIZE + _descend(weights, uniform.float())
-        return perturbed, token.masked_fill(~(perturbed > -torch.inf), -1)
 
+def _contending(grouped: Tensor, noise: Tensor) -> Tensor:
+    """Return the log-masses [B, groups] of the groups that can win a draw, -inf for the others.
 
-def _grouped(logits: Tensor) -> Tensor:
-    """Return [B, groups, 64], the last group filled up with -inf."""
-    missing = -logits.shape[1] % GROUP_SIZE
-    if missing:
-        logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
-    grouped: Tensor = logits.unflatten(1, (-1, GROUP_SIZE))
-    return grouped
+    A group's log-mass is at least its largest logit, and at most that plus log 64.
+    """
+    maximum = grouped.amax(-1)
+    lowest = maximum[:, None] + noise
+    highest = (maximum + _LOG_GROUP)[:, None] + noise
+    beaten = (highest < lowest.amax(-1, keepdim=True)) | (highest == -torch.inf)
+    row, group = (~beaten).any(1).nonzero(as_tuple=True)
+    log_mass = torch.full_like(maximum, -torch.inf)
+    log_mass[row, group] = _log_masses(grouped[row, group][:, None])[:, 0]
+    return log_mass
 
 
 def _log_masses(grouped: Tensor) -> Tensor:

@@ -49,10 +49,13 @@ class OneCoin(Faulty):
 class RankLocal(Faulty):
     """Noise addressed by a token's place in its shard of 4096 tokens."""
 
-    def gumbel_tile(self, start: int, stop: int) -> Tensor:
+    def words(self, units: Tensor, kind: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the words of the first shard for every shard."""
+        return super().words(units % (SHARD // 4), kind)
+
+    def gumbel_groups(self, row: Tensor, draw: Tensor, group: Tensor) -> Tensor:
         """Return the noise of the first shard for every shard."""
-        first = start // SHARD * SHARD
-        return super().gumbel_tile(start - first, stop - first)
+        return super().gumbel_groups(row, draw, group % (SHARD // 64))
 
 
 class SeedPlusDraw(Faulty):
@@ -67,6 +70,12 @@ class SeedPlusDraw(Faulty):
         ]
         a, b, c, d = (torch.cat(lane, 1) for lane in zip(*drawn, strict=True))
         return a, b, c, d
+
+    def gumbel_groups(self, row: Tensor, draw: Tensor, group: Tensor) -> Tensor:
+        """Return the noise of draw 0 under the sums."""
+        summed = self.seeds[row] + self.draws[draw]
+        alone = RowNoise(summed, self.positions.expand(len(self.seeds))[row], self.draws[:1] * 0)
+        return alone.gumbel_groups(torch.arange(len(row)), torch.zeros_like(draw), group)
 
 
 class HalfPrecisionMaxima(GumbelMax):
