@@ -5,7 +5,7 @@
 tensor([[1]])
 """
 
-from fsresearch.results import OrderedSample, Sample
+from fsresearch.results import BeamSample, OrderedSample, Sample
 from fsresearch.sampling import (
     METHODS,
     log_prob,
@@ -14,11 +14,13 @@ from fsresearch.sampling import (
     sample_logits_without_replacement,
     sample_without_replacement,
 )
+from fsresearch.without_replacement.stochastic_beam_search import stochastic_beam_search
 
 __version__ = "0.1.0"
 
 __all__ = [
     "METHODS",
+    "BeamSample",
     "OrderedSample",
     "Sample",
     "log_prob",
@@ -26,4 +28,5 @@ __all__ = [
     "sample_logits",
     "sample_logits_without_replacement",
     "sample_without_replacement",
+    "stochastic_beam_search",
 ]

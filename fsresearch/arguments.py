@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
-from contextlib import suppress
-from typing import NamedTuple, SupportsFloat, SupportsIndex
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, SupportsFloat, SupportsIndex, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +22,9 @@ __all__ = [
     "Options",
     "check_flags",
     "check_head",
+    "check_ids",
     "check_logits",
+    "check_name",
     "check_number",
     "check_rows",
     "check_support",
@@ -31,11 +32,15 @@ __all__ = [
     "check_values",
     "integer",
     "row_noise",
+    "sample_sizes",
     "transform",
 ]
 
 _LOGIT_DTYPES = torch.float32, torch.bfloat16, torch.float16
+_TEMPERATURE_DTYPES = *_LOGIT_DTYPES, torch.float64, torch.int64, torch.int32
 _MAX_POSITION = 1 << 56
+_FLOAT32 = torch.finfo(torch.float32)
+_MAX_DRAWS = 1 << 32
 
 
 class Options(NamedTuple):
@@ -64,21 +69,33 @@ def integer(name: str, value: SupportsIndex, low: int, high: int | None = None) 
     except TypeError:
         raise TypeError(f"{name} must be an integer {accepted}, got {_shown(value)}") from None
     if number < low or (high is not None and number > high):
-        raise ValueError(f"{name} must be {accepted}, got {number}")
+        raise ValueError(f"{name} must be {accepted}, got {_said(number)}")
     return number
 
 
-def check_number(name: str, value: object, *, positive: bool = False) -> None:
-    """Raise unless value is a finite number, above 0 where asked.
+def check_number(name: str, value: object) -> float:
+    """Return a finite number, of any type that is real, as a float.
 
-    >>> check_number("softcap", -1.0, positive=True)
+    >>> check_number("top_p", math.inf)
     Traceback (most recent call last):
-    ValueError: softcap must be a finite number above 0, got -1.0
+    ValueError: top_p must be a finite number, got inf
     """
-    accepted = "a finite number above 0" if positive else "a finite number"
-    number = _real(name, value, accepted)
-    if not math.isfinite(number) or (positive and number <= 0):
-        raise ValueError(f"{name} must be {accepted}, got {value}")
+    number = _real(name, value, "a finite number")
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be a finite number, got {_said(value)}")
+    return number
+
+
+def check_name(name: str, value: object, accepted: Iterable[str]) -> None:
+    """Raise unless value is one of the accepted names.
+
+    >>> check_name("method", "gumble", ["gumbel-max", "grouped"])
+    Traceback (most recent call last):
+    ValueError: method must be one of gumbel-max, grouped, got 'gumble'
+    """
+    names = list(accepted)
+    if not isinstance(value, str) or value not in names:
+        raise ValueError(f"{name} must be one of {', '.join(names)}, got {_said(value, repr)}")
 
 
 def check_flags(**flags: bool) -> None:
@@ -135,6 +152,7 @@ def check_tokens(token: Tensor, rows: int, device: torch.device) -> None:
     """
     if not isinstance(token, Tensor) or token.dtype != torch.int64:
         raise TypeError(f"token must be an int64 tensor, got {_shown(token)}")
+    _check_dense("token", token)
     if token.dim() not in (1, 2) or len(token) != rows:
         raise ValueError(f"token must be [{rows}] or [{rows}, n], got shape {list(token.shape)}")
     _check_device("token", token, device)
@@ -156,17 +174,18 @@ def transform(
     vocab = columns
     if options.vocab_size is not None:
         vocab = integer("vocab_size", options.vocab_size, min(1, columns), columns)
-    if options.logit_scale is not None:
-        check_number("logit_scale", options.logit_scale)
-    if options.softcap is not None:
-        check_number("softcap", options.softcap, positive=True)
+    scale, softcap = options.logit_scale, options.softcap
+    if scale is not None:
+        scale = _float32("logit_scale", scale)
+    if softcap is not None:
+        softcap = _float32("softcap", softcap, positive=True)
     if options.bias is not None:
         _check_floating("bias", options.bias)
         _check_per_token("bias", options.bias, rows, {columns, vocab}, device)
     if options.mask is not None:
         _check_mask(options.mask, rows, {columns, vocab}, device)
     greedy, inverse = _temperature(options.temperature, rows, device)
-    made = Transform(options.logit_scale, options.softcap, options.bias, options.mask, inverse)
+    made = Transform(scale, softcap, options.bias, options.mask, inverse)
     return made, greedy, vocab
 
 
@@ -174,11 +193,11 @@ def row_noise(
     seed: int | Tensor | None,
     position: int | Tensor,
     role: int,
-    num_draws: int,
+    num_samples: int,
     rows: int,
     device: torch.device,
 ) -> RowNoise:
-    """Return the rows' noise for draws 0 .. num_draws - 1.
+    """Return the rows' noise for draws 0 .. num_samples - 1.
 
     Raises:
         TypeError, ValueError: Naming the argument at fault.
@@ -189,6 +208,7 @@ def row_noise(
     ValueError: seed must be in [-9223372036854775808, 9223372036854775807], got 9223372036854775808
     """
     role = integer("role", role, 0, 31)
+    num_samples = integer("num_samples", num_samples, 1, _MAX_DRAWS)
     if isinstance(position, Tensor):
         _check_row_integers("position", position, rows, device)
         positions = position.to(device)
@@ -196,7 +216,7 @@ def row_noise(
         number = integer("position", position, 0, _MAX_POSITION - 1)
         positions = torch.full((), number, dtype=torch.int64, device=device)
     return RowNoise(
-        _row_seeds(seed, rows, device), positions, torch.arange(num_draws, device=device), role
+        _row_seeds(seed, rows, device), positions, torch.arange(num_samples, device=device), role
     )
 
 
@@ -216,6 +236,20 @@ def check_values(temperature: float | Tensor, position: int | Tensor) -> None:
         _raise_first("position", "in [0, 2**56)", at, (at >= 0) & (at < _MAX_POSITION))
 
 
+def check_ids(token: Tensor, vocab: int) -> None:
+    """Raise a ValueError that names the first token outside [0, vocab) and its row.
+
+    >>> check_ids(torch.tensor([1, 5]), 5)
+    Traceback (most recent call last):
+    ValueError: token must be in the vocabulary, [0, 5), got 5 in row 1
+    """
+    outside = ((token < 0) | (token >= vocab)).nonzero().tolist()
+    if outside:
+        row, *rest = outside[0]
+        bad = int(token[(row, *rest)])
+        raise ValueError(f"token must be in the vocabulary, [0, {vocab}), got {bad} in row {row}")
+
+
 def check_rows(valid: Tensor) -> None:
     """Raise a ValueError that names the first row that is not a distribution.
 
@@ -231,18 +265,44 @@ def check_rows(valid: Tensor) -> None:
         )
 
 
-def check_support(num_valid: Tensor, k: int) -> None:
+def sample_sizes(k: int | Sequence[int] | Tensor, rows: int, vocab: int) -> int | Tensor:
+    """Return k as an int, or as int64 [B] on the CPU where it is one number a row.
+
+    Raises:
+        TypeError, ValueError: Naming the row at fault.
+
+    >>> sample_sizes([2, 9], 2, 5)
+    Traceback (most recent call last):
+    ValueError: k must be in [1, 5], got 9 in row 1
+    """
+    if isinstance(k, Tensor) and k.dim() and k.dtype in (torch.int64, torch.int32):
+        _check_dense("k", k)
+        if k.device.type != "cpu":
+            raise ValueError(f"k must be on the CPU, where its maximum is read, got {k.device}")
+        counts = k.detach().long()
+    elif isinstance(k, Sequence) and not isinstance(k, (str, bytes)):
+        counts = torch.tensor([min(integer("k", each, 1), _MAX_DRAWS) for each in k]).long()
+    else:
+        return integer("k", cast(SupportsIndex, k), 1, vocab)
+    if counts.shape != (rows,):
+        raise ValueError(f"k must be a number or [{rows}], got shape {list(counts.shape)}")
+    _raise_first("k", f"in [1, {vocab}]", counts, (counts >= 1) & (counts <= vocab))
+    return counts
+
+
+def check_support(num_valid: Tensor, k: int | Tensor) -> None:
     """Raise a ValueError that names the first row with fewer than k tokens of mass.
 
     >>> check_support(torch.tensor([3, 2]), 3)
     Traceback (most recent call last):
     ValueError: k must be at most the number of tokens with mass, got 3 with 2 in row 1
     """
-    short = (num_valid < k).nonzero()
+    wanted = torch.as_tensor(k, device=num_valid.device).expand(num_valid.shape)
+    short = (num_valid < wanted).nonzero()
     if len(short):
         row = int(short[0])
         raise ValueError(
-            f"k must be at most the number of tokens with mass, got {k} with "
+            f"k must be at most the number of tokens with mass, got {int(wanted[row])} with "
             f"{int(num_valid[row])} in row {row}"
         )
 
@@ -252,25 +312,49 @@ def _temperature(
 ) -> tuple[Tensor | bool, float | Tensor | None]:
     """Return (greedy, inverse temperature)."""
     if isinstance(temperature, Tensor):
-        if temperature.is_complex() or temperature.dtype == torch.bool:
-            raise TypeError(f"temperature must be real, got dtype {temperature.dtype}")
+        if temperature.dtype not in _TEMPERATURE_DTYPES:
+            raise TypeError(
+                "temperature must be real, of 16 to 64 bits if floating, int64 or int32, "
+                f"got dtype {temperature.dtype}"
+            )
+        _check_dense("temperature", temperature)
         _check_row_shape("temperature", temperature, rows, device)
         column = temperature.detach().to(device).reshape(-1, 1).expand(rows, 1)
         return column == 0, inverse_temperature(column)
-    number = _real("temperature", temperature, "a number or a tensor")
+    accepted = f"0, or finite and at least {MIN_TEMPERATURE}"
+    number = _real("temperature", temperature, accepted)
     if number != 0 and not MIN_TEMPERATURE <= number < math.inf:
-        raise ValueError(
-            f"temperature must be 0, or finite and at least {MIN_TEMPERATURE}, got {temperature}"
-        )
+        raise ValueError(f"temperature must be {accepted}, got {_said(temperature)}")
     return number == 0, inverse_temperature(number)
 
 
 def _real(name: str, value: object, accepted: str) -> float:
     """Return a number as a float; arrays, strings and the like are a TypeError."""
-    if isinstance(value, SupportsFloat) and not isinstance(value, (bool, Tensor)):
-        with suppress(TypeError):
-            return float(value)
-    raise TypeError(f"{name} must be {accepted}, got {_shown(value)}")
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")
+    if (
+        not isinstance(value, SupportsFloat)
+        or isinstance(value, (bool, Tensor))
+        or kind not in "fiu"
+        or getattr(value, "ndim", 0) != 0
+    ):
+        raise TypeError(f"{name} must be {accepted}, got {_shown(value)}")
+    try:
+        return float(value)
+    except (OverflowError, ValueError):
+        raise ValueError(f"{name} must be {accepted}, got {_said(value)}") from None
+
+
+def _float32(name: str, value: object, *, positive: bool = False) -> float:
+    """Return a number that float32 holds without overflow or underflow."""
+    limits = f"in [{_FLOAT32.tiny}, {_FLOAT32.max}]"
+    accepted = f"a finite number above 0, {limits}"
+    if not positive:
+        accepted = f"a finite number, 0 or with its magnitude {limits}"
+    number = _real(name, value, accepted)
+    size = number if positive else abs(number) or 1.0
+    if not _FLOAT32.tiny <= size <= _FLOAT32.max:
+        raise ValueError(f"{name} must be {accepted}, got {_said(value)}")
+    return number
 
 
 def _row_seeds(seed: int | Tensor | None, rows: int, device: torch.device) -> Tensor:
@@ -303,11 +387,19 @@ def _check_floating(name: str, value: Tensor) -> None:
         raise TypeError(
             f"{name} must be float32, bfloat16 or float16, got {value.dtype}; cast it first"
         )
+    _check_dense(name, value)
+
+
+def _check_dense(name: str, value: Tensor) -> None:
+    if value.layout != torch.strided or value.is_nested or value.is_quantized:
+        kind = "nested" if value.is_nested else "quantised" if value.is_quantized else value.layout
+        raise TypeError(f"{name} must be a dense tensor, got layout {kind}")
 
 
 def _check_mask(mask: Tensor, rows: int, columns: Iterable[int], device: torch.device) -> None:
     if not isinstance(mask, Tensor):
         raise TypeError(f"mask must be a tensor, got {_shown(mask)}")
+    _check_dense("mask", mask)
     if mask.dtype == torch.int32:
         _check_per_token("packed mask", mask, rows, {-(-c // 32) for c in columns}, device)
     elif mask.dtype == torch.bool:
@@ -340,6 +432,7 @@ def _check_row_integers(name: str, value: Tensor, rows: int, device: torch.devic
     ):
         accepted = "int64" if name == "seed" else "int64 or int32"
         raise TypeError(f"{name} must be {accepted}, got a tensor of {value.dtype}")
+    _check_dense(name, value)
     _check_row_shape(name, value, rows, device)
 
 
@@ -363,4 +456,13 @@ def _raise_first(name: str, accepted: str, values: Tensor, fine: Tensor) -> None
 
 
 def _shown(value: object) -> str:
-    return f"{value!r} of type {type(value).__name__}"
+    return f"{_said(value, repr)} of type {type(value).__name__}"
+
+
+def _said(value: object, text_of: Callable[[object], str] = str) -> str:
+    """Return a value's text in one short line."""
+    try:
+        text = " ".join(text_of(value).split())
+    except ValueError:
+        return "an integer of thousands of digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."

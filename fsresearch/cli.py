@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import Annotated, Any
 
 import numpy as np
@@ -67,20 +68,34 @@ def read_tensor(place: str) -> Tensor:
     named = bool(colon) and before.endswith(".safetensors")
     path = Path(before if named else place)
     if path.suffix == ".npy":
-        return torch.from_numpy(np.load(path, allow_pickle=False))
+        return _read_npy(path)
     if path.suffix != ".safetensors":
         raise ValueError(f"{place} is neither a .npy nor a .safetensors file")
     try:
         with safe_open(path, framework="pt") as file:
             names = sorted(file.keys())
+            if not names:
+                raise ValueError(f"{path} holds no tensors")
             if named and name not in names:
                 raise ValueError(f"{path} holds {', '.join(names)}, not {name}")
             if not named and len(names) != 1:
                 raise ValueError(f"{path} holds {', '.join(names)}: say which as {path}:NAME")
             tensor: Tensor = file.get_tensor(name if named else names[0])
             return tensor
-    except SafetensorError as error:
+    except FileNotFoundError:
+        raise
+    except (OSError, SafetensorError) as error:
         raise ValueError(f"{path} is no safetensors file: {error}") from error
+
+
+def _read_npy(path: Path) -> Tensor:
+    """Read numbers of any byte order; nothing is unpickled."""
+    try:
+        with path.open("rb") as file:
+            values = np.lib.format.read_array(file, allow_pickle=False)
+        return torch.from_numpy(values.astype(values.dtype.newbyteorder("=")))
+    except (MemoryError, TokenError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no .npy file of numbers: {error}") from error
 
 
 @app.callback(invoke_without_command=True)
@@ -248,15 +263,20 @@ def _demo(
 
 @contextmanager
 def _one_sentence() -> Iterator[None]:
-    """Turn what a caller got wrong into a sentence and exit status 2."""
+    """Turn what a caller got wrong, or has no memory for, into a sentence and exit status 2."""
     try:
         yield
-    except (EOFError, OSError, TypeError, ValueError) as error:
-        message = str(error)
+        return
+    except (MemoryError, RuntimeError) as error:
+        if "memory" not in repr(error).lower():
+            raise
+        message = "there is not enough memory for so many logits or draws"
+    except (OSError, TypeError, ValueError) as error:
+        message = " ".join(str(error).split())
         if isinstance(error, OSError) and error.filename and error.strerror:
             message = f"cannot open {error.filename}: {error.strerror}"
-        typer.echo(f"fsresearch: {message}", err=True)
-        raise typer.Exit(2) from error
+    typer.echo(f"fsresearch: {message}", err=True)
+    raise typer.Exit(2)
 
 
 def _inputs(logits: str | None, hidden: str | None, weight: str | None) -> list[Tensor]:
@@ -269,15 +289,24 @@ def _inputs(logits: str | None, hidden: str | None, weight: str | None) -> list[
         return [_rows(read_tensor(logits))]
     try:
         given = json.load(sys.stdin)
-    except json.JSONDecodeError as error:
+    except (RecursionError, ValueError) as error:
         raise ValueError(f"standard input is no JSON: {error}") from error
     named = given if isinstance(given, dict) else {"logits": given}
-    tensors = {name: torch.tensor(value, dtype=torch.float32) for name, value in named.items()}
-    if tensors.keys() == {"logits"}:
-        return [_rows(tensors["logits"])]
-    if tensors.keys() == {"hidden", "weight"}:
-        return [_rows(tensors["hidden"]), tensors["weight"]]
-    raise ValueError(f"JSON must hold logits, or hidden and weight; got {', '.join(tensors)}")
+    if named.keys() not in ({"logits"}, {"hidden", "weight"}):
+        got = ", ".join(named) or "nothing"
+        raise ValueError(f"standard input must hold logits, or hidden and weight; got {got}")
+    first, *rest = (_numbers(name, named[name]) for name in sorted(named))
+    return [_rows(first), *rest]
+
+
+def _numbers(name: str, value: Any) -> Tensor:
+    """Read a list, or a list of lists, as float32."""
+    try:
+        return torch.tensor(value, dtype=torch.float32)
+    except (OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} on standard input must be a list of numbers, or lists of one length: {error}"
+        ) from error
 
 
 def _rows(values: Tensor) -> Tensor:

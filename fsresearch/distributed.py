@@ -16,11 +16,14 @@ from torch import Tensor
 from fsresearch import arguments
 from fsresearch.arguments import Options
 from fsresearch.methods import METHODS, draw
+from fsresearch.noise import GROUP_SIZE
 from fsresearch.results import Sample
 from fsresearch.schedules.ranks import ranks
 from fsresearch.sources import LMHead
 
 __all__ = ["sample"]
+
+_MAX_VOCAB = 1 << 32
 
 
 @torch.no_grad()
@@ -84,11 +87,15 @@ def sample(
     """
     arguments.check_head(hidden, weight_shard, empty=True)
     rows = len(weight_shard)
-    start = arguments.integer("vocab_start", vocab_start, 0)
+    start = arguments.integer("vocab_start", vocab_start, 0, _MAX_VOCAB - rows)
     if seed is None:
         raise ValueError("seed must be given over ranks, got None")
-    if not isinstance(method, str) or method not in ("gumbel-max", "grouped"):
-        raise ValueError(f"method must be gumbel-max or grouped over ranks, got {method!r}")
+    arguments.check_name("method", method, ("gumbel-max", "grouped"))
+    if method == "grouped" and rows and start % GROUP_SIZE:
+        raise ValueError(
+            f"vocab_start must be a multiple of {GROUP_SIZE} for method grouped, got {start}; "
+            f"the nearest is {max(round(start / GROUP_SIZE), 1) * GROUP_SIZE}"
+        )
     shard_size = rows
     if vocab_size is not None:
         total = arguments.integer("vocab_size", vocab_size, 1)
@@ -97,8 +104,7 @@ def sample(
     transform, greedy, _ = arguments.transform(options, len(hidden), rows, hidden.device)
     source = LMHead(hidden, weight_shard, transform, vocab_size=shard_size, start=start)
     arguments.check_flags(log_prob=log_prob, check=check)
-    draws = arguments.integer("num_samples", num_samples, 1)
-    noise = arguments.row_noise(seed, position, role, draws, source.rows, source.device)
+    noise = arguments.row_noise(seed, position, role, num_samples, source.rows, source.device)
     if check:
         arguments.check_values(temperature, position)
         _check_shards(start, rows, group, hidden.device)

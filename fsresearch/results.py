@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
-__all__ = ["OrderedSample", "Sample"]
+__all__ = ["ArithmeticSample", "BeamSample", "OrderedSample", "Sample"]
 
 
 class Sample(NamedTuple):
@@ -48,3 +49,82 @@ class OrderedSample(NamedTuple):
     log_prob: Tensor
     log_normalizer: Tensor
     num_valid: Tensor
+
+
+class BeamSample(NamedTuple):
+    """k sequences without replacement from every row, in Plackett-Luce order of whole sequences.
+
+    The keys are normalised, unlike the scores of an OrderedSample: the root's log-probability is
+    0, and a key is ``log_probs`` plus a Gumbel that carries the whole path.
+
+    Attributes:
+        sequences: int64 [B, k, L], L the longest; the padding id after a sequence's end.
+        lengths: int64 [B, k], tokens, the end of sequence included; 0 where there is no beam.
+        log_probs: float64 [B, k], under the distribution that was sampled: its temperature and
+            filters, renormalised at every step; -inf where there is no beam.
+        model_log_probs: float64 [B, k], under the model's own logits at temperature 1.
+        keys: float64 [B, k], decreasing; -inf where there is no beam, NaN in a row that met logits
+            that are not a distribution.
+        kappa: float64 [B], the (k+1)-th largest key, -inf where there is none; None unless asked.
+        backpointers: int64 [T, B, k], the place among the beams of step t - 1 that each beam of
+            step t continues.
+        tokens: int64 [T, B, k], the token it adds; -1 where it adds none.
+        finished: bool [B, k], whether it ended itself; False where max_length cut it.
+        num_valid: int64 [B], how many of the k sequences exist.
+        root: "gumbel" or "zero", the root's key. Only "gumbel" gives kappa the law that inclusion
+            probabilities need.
+    """
+
+    sequences: Tensor
+    lengths: Tensor
+    log_probs: Tensor
+    model_log_probs: Tensor
+    keys: Tensor
+    kappa: Tensor | None
+    backpointers: Tensor
+    tokens: Tensor
+    finished: Tensor
+    num_valid: Tensor
+    root: Literal["gumbel", "zero"]
+
+    def sort_by_log_prob(self) -> BeamSample:
+        """Return the same sequences with the most probable first; the sampling order is lost."""
+        order = self.log_probs.sort(dim=1, descending=True, stable=True).indices
+        last = slice(len(self.tokens) - 1, None)
+        backpointers, tokens = self.backpointers.clone(), self.tokens.clone()
+        for steps in (backpointers, tokens):
+            steps[last] = steps[last].gather(2, order.expand(steps[last].shape))
+        rows = torch.arange(len(order), device=order.device)[:, None]
+        return self._replace(
+            sequences=self.sequences[rows, order],
+            lengths=self.lengths.gather(1, order),
+            log_probs=self.log_probs.gather(1, order),
+            model_log_probs=self.model_log_probs.gather(1, order),
+            keys=self.keys.gather(1, order),
+            backpointers=backpointers,
+            tokens=tokens,
+            finished=self.finished.gather(1, order),
+        )
+
+
+class ArithmeticSample(NamedTuple):
+    """n sequences with replacement from every row, decoded from evenly spaced codes.
+
+    Attributes:
+        sequences: int64 [B, n, L], L the longest; the padding id after a sequence's end.
+        lengths: int64 [B, n], tokens, the end of sequence included.
+        log_probs: float64 [B, n], under the distribution that was sampled; NaN in a row that met
+            logits that are not a distribution.
+        model_log_probs: float64 [B, n], under the model's own logits at temperature 1.
+        codes: float64 [B, n], in [0, 1).
+        finished: bool [B, n], whether it ended itself; False where max_length cut it.
+        valid: bool [B], False in a row that met logits that are not a distribution.
+    """
+
+    sequences: Tensor
+    lengths: Tensor
+    log_probs: Tensor
+    model_log_probs: Tensor
+    codes: Tensor
+    finished: Tensor
+    valid: Tensor

@@ -1,12 +1,15 @@
 """The front door: exact samples from logits, or from hidden states and an LM head.
 
-Transforms apply in one order: logit scale, softcap, bias, mask, temperature. A draw is a function
-of (seed, position, draw number, role) and of the row's own logits, so a row's token does not depend
-on its batch; only the online method's does, through the width of its tiles. Rows that are not
-distributions give token -1 and ``valid`` False.
+Transforms apply in one order: logit scale, softcap, bias, mask, temperature; then come the filters,
+min-p and top-k, and of what they leave top-p. A draw is a function of (seed, position, draw number,
+role) and of the row's own logits, so a row's token does not depend on its batch; only the online
+method's does, through the width of its tiles. Rows that are not distributions give token -1 and
+``valid`` False.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,6 +21,7 @@ from fsresearch.results import OrderedSample, Sample
 from fsresearch.schedules.online import online
 from fsresearch.scoring import token_log_prob
 from fsresearch.sources import LMHead, Logits, Source
+from fsresearch.truncation import Filters, truncate
 from fsresearch.without_replacement.gumbel_top_k import gumbel_top_k
 
 __all__ = [
@@ -45,11 +49,17 @@ def sample(
     softcap: float | None = None,
     logit_scale: float | None = None,
     vocab_size: int | None = None,
+    top_k: int | Tensor | None = None,
+    top_p: float | Tensor | None = None,
+    min_p: float | Tensor | None = None,
     num_samples: int = 1,
     log_prob: bool = False,
     check: bool = False,
 ) -> Sample:
     """Sample tokens from softmax(transform(hidden @ weight.T)) without forming [B, V].
+
+    The filters top_k, top_p and min_p are a reference beside that: rows are held and sorted to find
+    what they keep, which is said once (`fsresearch.truncation`). Greedy rows take no notice.
 
     Args:
         hidden: float32, bfloat16 or float16 [B, D].
@@ -66,8 +76,15 @@ def sample(
         softcap: c in c tanh(logit / c), above 0.
         logit_scale: multiplies the logits.
         vocab_size: ids at or above it are padding and never drawn.
+        top_k: draw from the k largest transformed logits, of ties the lower ids; a number, 0-d or
+            [B], at least 1; V or more keeps everything.
+        top_p: of what top_k and min_p keep, renormalised, draw from the smallest set of largest
+            logits with at least this mass; a number, 0-d or [B], in [0, 1]; 1 keeps everything.
+        min_p: draw from tokens at least min_p times as probable as the likeliest; a number, 0-d or
+            [B], in [0, 1]; 0 keeps everything.
         num_samples: independent draws n a row, at least 1; fewer draws are a prefix of more.
-        log_prob: also return log-probabilities, the log-normaliser and the winning score.
+        log_prob: also return log-probabilities, the log-normaliser and the winning score; where a
+            row is truncated, of the distribution that is left.
         check: read tensors on the host, and raise where a row or a value is invalid.
 
     Returns:
@@ -88,8 +105,10 @@ def sample(
     options = Options(temperature, bias, mask, softcap, logit_scale, vocab_size)
     transform, greedy, vocab = arguments.transform(options, len(hidden), len(weight), hidden.device)
     source = LMHead(hidden, weight, transform, vocab_size=vocab)
+    arguments.check_flags(log_prob=log_prob, check=check)
+    kept = truncate(source, Filters(top_k, top_p, min_p), greedy, check)
     return _sample(
-        source, options, greedy, seed, position, role, method, num_samples, log_prob, check
+        kept, options, greedy, seed, position, role, method, num_samples, log_prob, check
     )
 
 
@@ -107,6 +126,9 @@ def sample_logits(
     softcap: float | None = None,
     logit_scale: float | None = None,
     vocab_size: int | None = None,
+    top_k: int | Tensor | None = None,
+    top_p: float | Tensor | None = None,
+    min_p: float | Tensor | None = None,
     num_samples: int = 1,
     log_prob: bool = False,
     check: bool = False,
@@ -124,6 +146,8 @@ def sample_logits(
 
     >>> sample_logits(torch.tensor([[0.0, 1.0, 2.0]]), seed=7, num_samples=6).token
     tensor([[1, 1, 2, 0, 2, 1]])
+    >>> sample_logits(torch.tensor([[0.0, 1.0, 2.0]]), seed=7, num_samples=6, top_k=2).token
+    tensor([[1, 1, 2, 2, 2, 1]])
     >>> sample_logits(torch.tensor([[0.0, 2.0, 2.0]]), temperature=0.0).token
     tensor([[1]])
     """
@@ -133,8 +157,10 @@ def sample_logits(
         options, len(logits), logits.shape[1], logits.device
     )
     source = Logits(logits, transform, vocab_size=vocab)
+    arguments.check_flags(log_prob=log_prob, check=check)
+    kept = truncate(source, Filters(top_k, top_p, min_p), greedy, check)
     return _sample(
-        source, options, greedy, seed, position, role, method, num_samples, log_prob, check
+        kept, options, greedy, seed, position, role, method, num_samples, log_prob, check
     )
 
 
@@ -142,7 +168,7 @@ def sample_logits(
 def sample_without_replacement(
     hidden: Tensor,
     weight: Tensor,
-    k: int,
+    k: int | Sequence[int] | Tensor,
     *,
     seed: int | Tensor | None = None,
     position: int | Tensor = 0,
@@ -158,12 +184,14 @@ def sample_without_replacement(
     """Sample k different tokens a row from an LM head, in Plackett-Luce order, by Gumbel-top-k.
 
     The arguments are those of `sample`. A sample of k is a prefix of one of k + 1, and k = 1 gives
-    the token of `sample`. A row with fewer than k tokens of mass ends in -1 (with check, an error).
+    the token of `sample`. A row with fewer than k tokens of mass ends in -1 (with check, an error),
+    and so does a row whose own k is below the largest. Any k up to V takes one pass.
 
     Args:
         hidden: float32, bfloat16 or float16 [B, D].
         weight: the LM head [V, D], the same dtype.
-        k: how many tokens, in [1, V].
+        k: how many tokens, in [1, V]; or one number a row, a sequence or an int64 or int32 tensor
+            [B] on the CPU. The largest is the width of the result, so it is read on the host.
         seed: as for `sample`; so are all that follow.
         position: the decoding step.
         role: the caller's stream.
@@ -195,7 +223,7 @@ def sample_without_replacement(
 @torch.no_grad()
 def sample_logits_without_replacement(
     logits: Tensor,
-    k: int,
+    k: int | Sequence[int] | Tensor,
     *,
     seed: int | Tensor | None = None,
     position: int | Tensor = 0,
@@ -222,6 +250,9 @@ def sample_logits_without_replacement(
     >>> drawn = sample_logits_without_replacement(logits, 4, seed=5)
     >>> drawn.token, drawn.num_valid
     (tensor([[ 3,  1,  0, -1]]), tensor([3]))
+    >>> sample_logits_without_replacement(logits.expand(2, -1), [1, 3], seed=5).token
+    tensor([[ 3, -1, -1],
+            [ 3,  1,  0]])
     """
     arguments.check_logits(logits)
     options = Options(temperature, bias, mask, softcap, logit_scale, vocab_size)
@@ -247,7 +278,8 @@ def log_prob(
 ) -> Tensor:
     """Score given tokens under an LM head, differentiable in hidden, weight and bias.
 
-    Neither direction holds [B, V]: the backward pass computes the tiles again.
+    Neither direction holds [B, V]: the backward pass computes the tiles again. A score that is NaN
+    passes no gradient, to its own row or to what rows share.
 
     Args:
         hidden: float32, bfloat16 or float16 [B, D].
@@ -268,6 +300,7 @@ def log_prob(
     Raises:
         TypeError: If an argument has the wrong type or dtype.
         ValueError: If a shape, device or number is not accepted, or with check a tensor's value.
+        RuntimeError: If the backward pass is asked for a graph: there is no second derivative.
 
     >>> log_prob(torch.ones(1, 1), torch.zeros(4, 1), torch.tensor([2]))
     tensor([-1.3863])
@@ -279,9 +312,10 @@ def log_prob(
     transform, _, vocab = arguments.transform(options, len(hidden), len(weight), hidden.device)
     if check:
         arguments.check_values(temperature, 0)
+        arguments.check_ids(token, vocab)
     columns = token if token.dim() == 2 else token[:, None]
     scores = token_log_prob(hidden, weight, columns, transform, vocab)
-    if check and scores.numel():
+    if check:
         arguments.check_rows(~scores.detach().isnan().any(1))
     return scores.view(token.shape)
 
@@ -299,11 +333,8 @@ def _sample(
     check: bool,
 ) -> Sample:
     """Draw from a source by a named method, after the arguments that concern logits."""
-    if not isinstance(method, str) or method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    arguments.check_flags(log_prob=log_prob, check=check)
-    draws = arguments.integer("num_samples", num_samples, 1)
-    noise = arguments.row_noise(seed, position, role, draws, source.rows, source.device)
+    arguments.check_name("method", method, METHODS)
+    noise = arguments.row_noise(seed, position, role, num_samples, source.rows, source.device)
     if check:
         arguments.check_values(options.temperature, position)
     drawn = draw(source, noise, METHODS[method], greedy, log_prob, online, source.at)
@@ -316,7 +347,7 @@ def _without_replacement(
     source: Source,
     options: Options,
     greedy: Tensor | bool,
-    k: int,
+    k: int | Sequence[int] | Tensor,
     seed: int | Tensor | None,
     position: int | Tensor,
     role: int,
@@ -324,12 +355,12 @@ def _without_replacement(
 ) -> OrderedSample:
     """Draw without replacement from a source, after the arguments that concern logits."""
     arguments.check_flags(check=check)
-    k = arguments.integer("k", k, 1, source.stop)
+    counts = arguments.sample_sizes(k, source.rows, source.stop)
     noise = arguments.row_noise(seed, position, role, 1, source.rows, source.device)
     if check:
         arguments.check_values(options.temperature, position)
-    drawn = gumbel_top_k(source, noise, k, greedy)
+    drawn = gumbel_top_k(source, noise, counts, greedy)
     if check:
         arguments.check_rows(drawn.num_valid > 0)
-        arguments.check_support(drawn.num_valid, k)
+        arguments.check_support(drawn.num_valid, counts)
     return drawn

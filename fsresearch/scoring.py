@@ -2,6 +2,8 @@
 
 The backward pass computes a tile's logits again instead of keeping them, so neither direction holds
 [B, V]: the gradient of ``log p(token)`` with respect to the logits is ``onehot(token) - softmax``.
+It is 0 at a logit that is not finite, and in all of a row that is not a distribution, so that
+neither reaches what rows share, nor does a score that is NaN.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def token_log_prob(
 ) -> Tensor:
     """Score tokens int64 [B, n]; NaN for ids outside [0, vocab) and rows without a distribution.
 
-    Gradients flow to hidden, weight and the transform's bias.
+    Gradients flow to hidden, weight and the transform's bias, once.
 
     >>> hidden = torch.zeros(1, 1, requires_grad=True)
     >>> weight = torch.tensor([[0.0], [1.0]])
@@ -58,46 +60,55 @@ class _TokenLogProb(torch.autograd.Function):
         """Gather the tokens' logits and subtract the log-normaliser of one online pass."""
         source = LMHead(hidden, weight, transform._replace(bias=bias), vocab_size=vocab)
         log_normalizer = LogNormalizer().draw(online(LogNormalizer(), source))[:, None]
-        ctx.save_for_backward(hidden, weight, bias, token, log_normalizer)
-        ctx.transform, ctx.vocab = transform, vocab
         outside = (token < 0) | (token >= vocab)
+        unscored = outside | log_normalizer.isnan()
+        mask = transform.mask
+        ctx.save_for_backward(hidden, weight, bias, token, log_normalizer, unscored, mask)
+        ctx.transform, ctx.vocab = transform._replace(bias=None), vocab
         return (source.at(token) - log_normalizer).masked_fill(outside, torch.nan)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
         """Recompute every tile and pull its share of the gradient back through it."""
-        hidden, weight, bias, token, log_normalizer = ctx.saved_tensors
-        grad = grad_outputs[0].masked_fill(log_normalizer.isnan(), 0.0)
+        if torch.is_grad_enabled():
+            raise RuntimeError("log_prob can be differentiated once; got create_graph=True")
+        hidden, weight, bias, token, log_normalizer, unscored, _ = ctx.saved_tensors
+        grad = grad_outputs[0].masked_fill(unscored, 0.0)
         inputs = [t for t in (hidden, weight, bias) if t is not None]
         totals = [torch.zeros_like(t, dtype=torch.float32) for t in inputs]
-        width = LMHead(hidden, weight).width
-        cuts = tile_cuts(0, ctx.vocab, width)
-        for start, stop in pairwise(cuts):
-            parts = [hidden, weight[start:stop]]
-            sums = [totals[0], totals[1][start:stop]]
+        states = hidden.float()
+        for start, stop in pairwise(tile_cuts(0, ctx.vocab, LMHead(hidden, weight).width)):
+            head = weight[start:stop].float()
+            leaves = [(states @ head.T).requires_grad_()]
             if bias is not None:
-                parts.append(bias[..., start:stop])
-                sums.append(totals[2][..., start:stop])
-            leaves = [part.detach().float().requires_grad_() for part in parts]
+                part = bias[..., start:stop].float()
+                leaves.append(part.expand(leaves[0].shape).requires_grad_())
             with torch.enable_grad():
                 logits = _tile_logits(leaves, ctx.transform, start)
-            pulled = torch.autograd.grad(
-                logits, leaves, _logit_gradient(logits.detach(), log_normalizer, token, grad, start)
-            )
-            for total, part in zip(sums, pulled, strict=True):
-                total += part
+            gradient = _logit_gradient(logits.detach(), log_normalizer, token, grad, start)
+            pulled = torch.autograd.grad(logits, leaves, gradient)
+            raw, *shift = (part.masked_fill(~logits.isfinite(), 0.0) for part in pulled)
+            totals[0] += raw @ _finite(head)
+            totals[1][start:stop] = raw.T @ _finite(states)
+            for part in shift:
+                total = totals[2][..., start:stop]
+                total += part.sum_to_size(total.shape)
         grads = [total.to(t.dtype) for total, t in zip(totals, inputs, strict=True)]
         return (*grads, *[None] * (6 - len(grads)))
 
 
 def _tile_logits(leaves: list[Tensor], transform: Transform, start: int) -> Tensor:
-    """Transformed logits of a tile from its own slices of weight and bias."""
-    hidden, weight, *rest = leaves
+    """Transformed logits of a tile from its raw logits and bias."""
+    raw, *rest = leaves
     mask = transform.mask
     if mask is not None:
-        mask = transform.allowed(start, start + len(weight))
-    sliced = transform._replace(bias=rest[0] if rest else None, mask=mask)
-    return sliced.apply(hidden @ weight.T, 0)
+        mask = transform.allowed(start, start + raw.shape[1])
+    return transform._replace(bias=rest[0] if rest else None, mask=mask).apply(raw, 0)
+
+
+def _finite(factor: Tensor) -> Tensor:
+    """Replace what is not finite by 0: where it matters the other factor is 0."""
+    return factor.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _logit_gradient(

@@ -14,6 +14,7 @@ from torch import Tensor
 __all__ = ["Transform", "inverse_temperature"]
 
 MIN_TEMPERATURE = 1e-6
+_LEAST_INVERSE = 2.0**-149
 
 
 class Transform(NamedTuple):
@@ -85,7 +86,8 @@ def inverse_temperature(temperature: float | Tensor) -> float | Tensor | None:
     """Return float32(1 / T), computed once; 1 for greedy rows, whose logits stay as they are.
 
     A number gives a number, or None where nothing is to be done. A tensor is not read on the
-    host: a value that is neither 0 nor finite and at least 1e-6 gives NaN, an invalid row.
+    host: a value that is neither 0 nor finite and at least 1e-6 gives NaN, an invalid row. The
+    inverse never rounds to 0, which would make NaN of a token without mass.
 
     >>> inverse_temperature(2.0), inverse_temperature(0.0)
     (0.5, None)
@@ -97,11 +99,11 @@ def inverse_temperature(temperature: float | Tensor) -> float | Tensor | None:
     if isinstance(temperature, Tensor):
         t = temperature.reshape(-1, 1)
         usable = (t >= MIN_TEMPERATURE) & (t < torch.inf)
-        inverse = torch.where(usable, (1 / t.double()).float(), torch.nan)
-        return inverse.masked_fill(t == 0, 1.0)
+        inverse = (1 / t.double()).clamp(min=_LEAST_INVERSE).float()
+        return inverse.where(usable, torch.nan).masked_fill(t == 0, 1.0)
     if temperature in (0, 1):
         return None
-    return float(torch.tensor(1 / temperature, dtype=torch.float32))
+    return float(torch.tensor(max(1 / temperature, _LEAST_INVERSE), dtype=torch.float32))
 
 
 def _take(values: Tensor, ids: Tensor) -> Tensor:

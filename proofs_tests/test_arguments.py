@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,7 @@ HEADS = ("sample", "sample_without_replacement", "log_prob", "distributed.sample
 RANDOM = (*SAMPLERS, *ORDERED)
 
 NUMBER = "a finite number"
+FLOAT32 = "in [1.1754943508222875e-38, 3.4028234663852886e+38]"
 POSITION = f"in [0, {2**56 - 1}]"
 SEED = f"in [{-(2**63)}, {2**63 - 1}]"
 FLOATS = "float32, bfloat16 or float16"
@@ -83,20 +86,24 @@ class Refused:
 
 INTEGERS = {
     "role": ("in [0, 31]", (-1, 32), RANDOM),
-    "num_samples": ("at least 1", (0, -3), SAMPLERS),
+    "num_samples": (f"in [1, {2**32}]", (0, -3, 2**32 + 1, 2**70), SAMPLERS),
     "k": (f"in [1, {VOCAB}]", (0, -1, VOCAB + 1), ORDERED),
     "position": (POSITION, (-1, 2**56), RANDOM),
     "seed": (SEED, (2**63, -(2**63) - 1, 2**64), RANDOM),
     "vocab_size": (f"in [1, {VOCAB}]", (0, -1, VOCAB + 1), (*RANDOM[:2], *ORDERED, "log_prob")),
-    "vocab_start": ("at least 0", (-1,), ("distributed.sample",)),
+    "vocab_start": (f"in [0, {2**32 - VOCAB}]", (-1, 2**32, 2**70), ("distributed.sample",)),
 }
-NO_INTEGERS = (1.5, "3", True, [1], np.array([1, 2]))
+NO_INTEGERS = (1.5, "3", True, {1}, np.array([1, 2]))
 NUMBERS: dict[str, tuple[str, tuple[float, ...]]] = {
     "temperature": ("0, or finite and at least 1e-06", (-1.0, 1e-7, np.nan, np.inf, -np.inf)),
-    "softcap": (f"{NUMBER} above 0", (0.0, -2.0, np.nan, np.inf)),
-    "logit_scale": (NUMBER, (np.nan, np.inf, -np.inf)),
+    "softcap": (f"{NUMBER} above 0, {FLOAT32}", (0.0, -2.0, np.nan, np.inf, 1e39, 1e-50)),
+    "logit_scale": (FLOAT32, (np.nan, np.inf, -np.inf, 1e39, -1e39, 1e-50)),
 }
-NO_NUMBERS = ("3", True, [1.0], 1j, np.array([1.0, 2.0]))
+NO_NUMBERS = (
+    *("3", True, [1.0], 1j, np.array([1.0]), np.array([1.0, 2.0])),
+    *(np.bool_(True), np.complex64(1), np.str_("1")),
+)
+LONG = 10**400, Fraction(10**400), Decimal("sNaN")
 META = torch.device("meta")
 
 REFUSED = [
@@ -121,6 +128,27 @@ REFUSED = [
         for value in NO_NUMBERS
     ),
     *(
+        Refused(tuple(DOORS), name, value, ValueError, accepted, f"got {str(value)[:70]}")
+        for name, (accepted, _) in NUMBERS.items()
+        for value in LONG
+    ),
+    Refused(RANDOM, "seed", 10**5000, ValueError, SEED, "digits"),
+    *(
+        Refused(doors, name, value, TypeError, "dense", layout)
+        for name, doors, dense in (
+            ("logits", ("sample_logits", "sample_logits_without_replacement"), torch.ones(2, 40)),
+            ("hidden", HEADS, torch.ones(2, 4)),
+            ("bias", tuple(DOORS), torch.ones(40)),
+            ("mask", tuple(DOORS), torch.ones(40).bool()),
+            ("temperature", tuple(DOORS), torch.ones(2)),
+            ("seed", RANDOM, torch.ones(2).long()),
+            ("position", RANDOM, torch.ones(2).long()),
+            ("token", ("log_prob",), torch.ones(2).long()),
+        )
+        for value, layout in ((dense.to_sparse(), "torch.sparse_coo"),)
+    ),
+    Refused(HEADS, "hidden", torch.ones(2, 4).to_mkldnn(), TypeError, "dense", "torch._mkldnn"),
+    *(
         Refused(doors, name, torch.zeros(shape, dtype=torch.int64), ValueError, "0-d or [2]", says)
         for name, doors in (("seed", RANDOM), ("position", RANDOM))
         for shape, says in (((3,), "[3]"), ((2, 1), "[2, 1]"))
@@ -132,6 +160,15 @@ REFUSED = [
         tuple(DOORS), "temperature", torch.ones(2).to(torch.complex64), TypeError, "real", "complex"
     ),
     Refused(tuple(DOORS), "temperature", torch.ones(2, device=META), ValueError, "on cpu", "meta"),
+    *(
+        Refused(tuple(DOORS), "temperature", torch.ones(2).to(dtype), TypeError, "real", str(dtype))
+        for dtype in (torch.float8_e4m3fn, torch.uint16)
+    ),
+    *(
+        Refused(tuple(DOORS), "check", value, TypeError, "True or False")
+        for value in (1, None, torch.ones(2))
+    ),
+    Refused(SAMPLERS, "method", torch.ones(2, 2), ValueError, "one of gumbel-max", "tensor([[1., "),
     Refused(RANDOM, "seed", torch.zeros(2), TypeError, "int64", "torch.float32"),
     Refused(RANDOM, "seed", torch.zeros(2).int(), TypeError, "int64", "torch.int32"),
     Refused(RANDOM, "seed", torch.zeros(2, device=META).long(), ValueError, "on cpu", "meta"),
@@ -210,7 +247,7 @@ def test_errors_name_argument_value_and_what_is_accepted(door: str) -> None:
     failures = []
     for case in (c for c in REFUSED if door in c.doors):
         given = {**inputs(door), case.argument: case.value}
-        shown = f"{case.argument} = {case.value!r}"[:80]
+        shown = f"{case.argument} of {case.says}"[:80]
         try:
             DOORS[door](**given)
         except (TypeError, ValueError) as error:
@@ -306,7 +343,7 @@ def test_check_finds_a_gap_between_shards() -> None:
     with pytest.raises(ValueError, match=re.escape("from id 0, got [(64, 104)]")):
         distributed.sample(**given, check=True)
     odd = {**given, "vocab_start": 70, "method": "grouped"}
-    with pytest.raises(ValueError, match=r"^vocab_start .* 64 .*got 70; the nearest is 64"):
+    with pytest.raises(ValueError, match=r"^vocab_start .* 64 for method grouped, got 70; .* 64$"):
         distributed.sample(**odd)
 
 
@@ -370,3 +407,50 @@ def test_a_step_can_be_resumed(method: str) -> None:
     steps = [sample_logits(logits, seed=9, position=p, method=method).token for p in range(20)]
     assert steps[13].equal(sample_logits(logits, seed=9, position=13, method=method).token)
     assert len({tuple(s.flatten().tolist()) for s in steps}) == 20
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("kind", [Fraction, Decimal, np.float32, np.array], ids=str)
+def test_numbers_of_any_real_type(door: str, kind: Callable[[float], Any]) -> None:
+    given = inputs(door) | ({"seed": 1} if door in RANDOM else {})
+    numbers = {"temperature": 0.5, "softcap": 2.0, "logit_scale": 1.5}
+    expected = DOORS[door](**given, **numbers)
+    got = DOORS[door](**given, **{name: kind(value) for name, value in numbers.items()})
+    first, second = (drawn if door == "log_prob" else drawn.token for drawn in (expected, got))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    "temperature", [1e300, torch.tensor(1e300, dtype=torch.float64), torch.tensor([3e38, 1.0])]
+)
+def test_no_temperature_is_too_high(door: str, temperature: float | Tensor) -> None:
+    given = inputs(door) | {"temperature": temperature, "mask": torch.arange(VOCAB) % 40 < 20}
+    if door == "log_prob":
+        given["token"] = torch.tensor([0, 19])
+    drawn = DOORS[door](**given, check=True)
+    if door == "log_prob":
+        assert drawn[0].item() == pytest.approx(-np.log(20))
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("door", HEADS)
+def test_hidden_states_of_no_dimension_give_logits_of_0(door: str) -> None:
+    given = inputs(door) | ({"seed": 1} if door in RANDOM else {})
+    weight = "weight_shard" if door == "distributed.sample" else "weight"
+    zero = {"hidden": torch.zeros(ROWS, 1), weight: torch.zeros(VOCAB, 1)}
+    none = {name: value[:, :0] for name, value in zero.items()}
+    got, expected = (DOORS[door](**given | case) for case in (none, zero))
+    assert torch.equal(*(d if door == "log_prob" else d.token for d in (got, expected)))
+
+
+def test_check_names_the_token_outside_the_vocabulary() -> None:
+    given = inputs("log_prob")
+    for bad in (-1, VOCAB, 2**40):
+        token = torch.tensor([[1, 2], [3, bad]])
+        with pytest.raises(ValueError, match=rf"^token .* \[0, {VOCAB}\), got {bad} in row 1$"):
+            log_prob(**given | {"token": token}, check=True)
+    with pytest.raises(ValueError, match=r"^token .* \[0, 3\), got 3 in row 1$"):
+        log_prob(**given | {"token": torch.tensor([2, 3])}, vocab_size=3, check=True)

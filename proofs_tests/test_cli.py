@@ -42,6 +42,12 @@ def files(tmp_path: Path) -> Path:
     np.save(tmp_path / "row.npy", LOGITS[0].numpy())
     np.save(tmp_path / "doubles.npy", LOGITS.double().numpy())
     np.save(tmp_path / "names.npy", np.array(["a", "b"]))
+    np.save(tmp_path / "big.npy", LOGITS.numpy().astype(">f4"))
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "logits.npy").read_bytes()[:-3])
+    header = (tmp_path / "logits.npy").read_bytes().replace(b"(2, 4)", b"(2, 4(")
+    (tmp_path / "header.npy").write_bytes(header)
+    (tmp_path / "empty.safetensors").touch()
+    save_file({}, tmp_path / "none.safetensors")
     np.save(tmp_path / "objects.npy", np.array([None, {}]), allow_pickle=True)
     (tmp_path / "empty.npy").touch()
     (tmp_path / "broken.safetensors").write_bytes(b"not a tensor")
@@ -137,9 +143,13 @@ def test_methods() -> None:
         (["missing.npy"], "cannot open"),
         (["missing.safetensors"], "missing.safetensors"),
         (["notes.txt"], "neither a .npy nor a .safetensors file"),
-        (["empty.npy"], "fsresearch: "),
-        (["names.npy"], "fsresearch: "),
-        (["objects.npy"], "fsresearch: "),
+        (["empty.npy"], "empty.npy is no .npy file of numbers: "),
+        (["names.npy"], "names.npy is no .npy file of numbers: "),
+        (["objects.npy"], "objects.npy is no .npy file of numbers: "),
+        (["cut.npy"], "cut.npy is no .npy file of numbers: "),
+        (["header.npy"], "header.npy is no .npy file of numbers: "),
+        (["empty.safetensors"], "empty.safetensors is no safetensors file: "),
+        (["none.safetensors"], "none.safetensors holds no tensors"),
         (["broken.safetensors"], "no safetensors file"),
         (["two.safetensors"], "hidden, weight: say which"),
         (["two.safetensors:head"], "hidden, weight, not head"),
@@ -147,6 +157,7 @@ def test_methods() -> None:
         (["logits.npy", "--temperature", "-1"], "temperature"),
         (["logits.npy", "--method", "magic"], "method must be one of gumbel-max"),
         (["logits.npy", "-n", "0"], "num_samples"),
+        (["logits.npy", "-n", str(2**32 + 1)], "num_samples must be in [1, 4294967296], got"),
         (["logits.npy", "--seed", str(2**63)], "seed must be in"),
         (["logits.npy", "--without-replacement", "9"], "k must be in [1, 4], got 9"),
         (["logits.npy", "--without-replacement", "2", "-n", "3"], "no --num-samples"),
@@ -173,9 +184,16 @@ def test_a_wrong_call_ends_in_one_sentence(
     "text, sentence",
     [
         ("[1, 2", "standard input is no JSON"),
-        ("[[1, 2], [3]]", "fsresearch: "),
-        ('["a"]', "fsresearch: "),
-        ("null", "fsresearch: "),
+        ("", "standard input is no JSON"),
+        ("[" * 100_000, "standard input is no JSON"),
+        (f"[{'9' * 5000}]", "standard input is no JSON"),
+        ("[[1, 2], [3]]", "logits on standard input must be"),
+        ('["a"]', "logits on standard input must be"),
+        ("null", "logits on standard input must be"),
+        ("[1, null]", "logits on standard input must be"),
+        (f"[{'9' * 400}]", "logits on standard input must be"),
+        ('{"hidden": [1], "weight": {}}', "weight on standard input must be"),
+        ("{}", "hidden and weight; got nothing"),
         ("[]", "V >= 1"),
         ('{"weight": [[1]]}', "got weight"),
         ('{"logits": [[[1.0]]]}', "2 dimensions"),
@@ -186,6 +204,27 @@ def test_wrong_json_ends_in_one_sentence(text: str, sentence: str) -> None:
     assert result.exit_code == 2
     assert sentence in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_numbers_of_the_other_byte_order(files: Path) -> None:
+    assert read_tensor(str(files / "big.npy")).equal(LOGITS)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("[enforce fail] can't allocate memory:\n1e12 bytes")]
+)
+def test_too_many_draws_for_the_memory_end_in_one_sentence(
+    error: Exception, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "sample_logits", draw)
+    result = call("sample", files / "logits.npy", "-n", 2**32)
+    assert result.exit_code == 2
+    assert result.stderr == "fsresearch: there is not enough memory for so many logits or draws\n"
+    monkeypatch.setattr(cli, "sample_logits", lambda *_, **__: 1 / 0)
+    assert isinstance(call("sample", files / "logits.npy").exception, ZeroDivisionError)
 
 
 def test_the_demo_is_handed_its_settings(tmp_path: Path) -> None:

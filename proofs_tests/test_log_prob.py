@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -147,6 +148,16 @@ def test_ids_outside_are_nan_and_pass_no_gradient() -> None:
     alone = log_prob(hidden, weight, token[:, 1])
     (expected,) = torch.autograd.grad(alone.sum(), hidden)
     torch.testing.assert_close(gradient, expected)
+    weight.requires_grad_()
+    scores = log_prob(hidden, weight, token)
+    for leaf in (hidden, weight):
+        (everything,) = torch.autograd.grad(scores.sum(), leaf, retain_graph=True)
+        inside = scores[~scores.isnan()].sum()
+        torch.testing.assert_close(
+            everything, torch.autograd.grad(inside, leaf, retain_graph=True)[0]
+        )
+    outside = log_prob(hidden, weight, torch.full((ROWS,), -1))
+    assert not any(g.any() for g in torch.autograd.grad(outside.sum(), (hidden, weight)))
 
 
 def test_masked_tokens_score_minus_infinity() -> None:
@@ -176,6 +187,70 @@ def test_rows_without_a_distribution_are_nan_and_leave_the_others() -> None:
         log_prob(spoilt, weight, token, check=True)
     nothing = torch.zeros(ROWS, VOCAB, dtype=torch.bool)
     assert log_prob(hidden, weight, token, mask=nothing).isnan().all()
+
+
+SPOILT: dict[str, Callable[[Tensor, dict[str, Any]], Any]] = {
+    "a NaN state": lambda hidden, _: hidden[1].fill_(torch.nan),
+    "an infinite state": lambda hidden, _: hidden[1, 0].fill_(torch.inf),
+    "a NaN temperature": lambda _, options: options["temperature"][1].fill_(-1.0),
+    "a NaN bias": lambda _, options: options["bias"][1].fill_(torch.nan),
+    "an infinite bias": lambda _, options: options["bias"][1, 7].fill_(torch.inf),
+    "nothing allowed": lambda _, options: options["mask"][1].fill_(False),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_row_without_a_distribution_leaves_shared_gradients_alone(name: str) -> None:
+    """They are those of the other rows, and its own are 0."""
+    hidden, weight, bias = inputs()
+    token, kept = tokens(), [0, 2, 3]
+    mask = torch.zeros(ROWS, VOCAB, dtype=torch.bool).scatter(1, token, True)
+    options = {"temperature": torch.full((ROWS,), 0.7), "mask": mask | (weight[:, 0] > 0)}
+    options |= {"bias": bias.repeat(ROWS, 1)}
+    SPOILT[name](hidden, options)
+    leaves = [t.requires_grad_() for t in (hidden, weight, options["bias"])]
+    scores = log_prob(hidden, weight, token, **options)
+    assert scores.isnan().all(1).tolist() == [False, True, False, False]
+    got = torch.autograd.grad(scores.sum(), leaves)
+    others = {option: value[kept] for option, value in options.items()}
+    scores = log_prob(hidden[kept], weight, token[kept], **others)
+    expected = torch.autograd.grad(scores.sum(), leaves)
+    for mine, true in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine, true, rtol=1e-4, atol=1e-4)
+
+
+def test_a_bias_that_rows_share_is_left_alone() -> None:
+    hidden, weight, bias = inputs()
+    bias.requires_grad_()
+    temperature = torch.tensor([1.0, torch.nan, 1.0, 1.0])
+    scores = log_prob(hidden, weight, tokens(), bias=bias, temperature=temperature)
+    (got,) = torch.autograd.grad(scores.sum(), bias)
+    kept = [0, 2, 3]
+    scores = log_prob(hidden[kept], weight, tokens()[kept], bias=bias)
+    torch.testing.assert_close(got, torch.autograd.grad(scores.sum(), bias)[0])
+
+
+@pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
+@pytest.mark.parametrize("softcap", [None, 5.0])
+def test_a_masked_token_may_have_any_weight(bad: float, softcap: float | None) -> None:
+    hidden, weight, _ = inputs()
+    mask = torch.arange(VOCAB) % 3 > 0
+    spoilt = weight.clone()
+    spoilt[::3] = bad
+    gradients = []
+    for head in (weight, spoilt):
+        leaves = [hidden.clone().requires_grad_(), head.requires_grad_()]
+        scores = log_prob(leaves[0], head, torch.ones(ROWS).long(), mask=mask, softcap=softcap)
+        gradients.append(torch.autograd.grad(scores.sum(), leaves))
+    for clean, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(clean, other)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    hidden, weight, _ = inputs()
+    scores = log_prob(hidden.requires_grad_(), weight, tokens())
+    with pytest.raises(RuntimeError, match="log_prob can be differentiated once"):
+        torch.autograd.grad(scores.sum(), hidden, create_graph=True)
 
 
 def test_an_empty_batch() -> None:

@@ -18,6 +18,7 @@ from fsresearch.theory.categorical import log_normalizer
 __all__ = [
     "address_words",
     "argmax_and_max_density",
+    "conditional_keys",
     "from_bits",
     "from_words",
     "leaf_noise",
@@ -102,6 +103,24 @@ def argmax_and_max_density(x: float, token: int, logits: ArrayLike) -> float:
         return 0.0
     others = max_log_cdf(x, np.delete(values, token))
     return float(pdf(x, float(values[token]))) * math.exp(others)
+
+
+def conditional_keys(keys: ArrayLike, maximum: float) -> Floats:
+    """Return Gumbel keys shifted so that their largest is the given one, float64.
+
+    Clocks exp(-key) have no memory, so all of them move by the same amount. The difference of the
+    clocks of a key and of the largest one is taken as exp(-Z) expm1(Z - key), which keeps small
+    gaps; keys must stay within some hundreds of each other and of the maximum.
+
+    Source: Maddison, Tarlow and Minka, "A* Sampling", NeurIPS 2014.
+
+    >>> conditional_keys([0.5, 2.0], 3.0).round(4).tolist()
+    [0.652, 3.0]
+    """
+    values = np.asarray(keys, np.float64)
+    largest = float(values.max())
+    later = np.exp(maximum - largest) * np.expm1(largest - values)
+    return np.asarray(maximum - np.log1p(later))
 
 
 def leaf_noise(

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from fsresearch.theory.categorical import log_normalizer, log_probabilities, probabilities
 
 __all__ = [
+    "first_given_set",
     "inclusion_given_threshold",
     "inclusion_probabilities",
     "ordered_law",
@@ -98,6 +99,24 @@ def unordered_law(logits: ArrayLike, k: int) -> dict[tuple[int, ...], float]:
                 smaller[rest] * p[token] / _mass(p, support, rest) for token, rest in shorter
             )
     return law
+
+
+def first_given_set(logits: ArrayLike, chosen: Sequence[int]) -> Floats:
+    """Return the probability that each token of a set came first, given the set; float64 [k].
+
+    It is p_s R(S, s), summed here over the k! orders of the set.
+
+    >>> first_given_set(np.log([0.3, 0.5, 0.2]), [0, 1]).round(6).tolist()
+    [0.416667, 0.583333]
+    """
+    by_first = [
+        math.fsum(
+            math.exp(ordered_log_prob(logits, [token, *others]))
+            for others in permutations([v for v in chosen if v != token])
+        )
+        for token in chosen
+    ]
+    return np.array(by_first) / math.fsum(by_first)
 
 
 def inclusion_probabilities(logits: ArrayLike, k: int) -> Floats:

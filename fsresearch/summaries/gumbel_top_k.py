@@ -18,7 +18,7 @@ from fsresearch.noise import RowNoise
 from fsresearch.summaries.base import Reducer
 from fsresearch.tiles import Tile
 
-__all__ = ["GumbelTopK", "PerturbedTop"]
+__all__ = ["GumbelTopK", "PerturbedTop", "pack", "unpack"]
 
 _CHUNK = 64
 
@@ -83,7 +83,7 @@ class GumbelTopK(Reducer[PerturbedTop]):
     def _best(self, scores: Tensor, tokens: Tensor) -> PerturbedTop:
         """Return the k best of candidates [B, T], padded to k where T is smaller."""
         found = min(self.k, scores.shape[1])
-        perturbed, token = _unpack(_pack(scores, tokens).topk(found).values)
+        perturbed, token = unpack(pack(scores, tokens).topk(found).values)
         token = token.masked_fill(perturbed == -torch.inf, -1)
         best = self.empty(len(scores), scores.device)
         best.perturbed[:, :found] = perturbed
@@ -107,7 +107,7 @@ def _best_chunks(scores: Tensor, tokens: Tensor, k: int) -> tuple[Tensor, Tensor
     maxima = scores[:, :whole].unflatten(1, (-1, _CHUNK)).amax(-1)
     maxima = maxima.nan_to_num(torch.inf, torch.inf, -torch.inf)
     order = torch.arange(chunks, device=scores.device)
-    _, first = _unpack(_pack(maxima, order).topk(k).values)
+    _, first = unpack(pack(maxima, order).topk(k).values)
     inside = torch.arange(_CHUNK, device=scores.device)
     places = (first[..., None] * _CHUNK + inside).flatten(1)
     rest = slice(whole, None)
@@ -117,15 +117,23 @@ def _best_chunks(scores: Tensor, tokens: Tensor, k: int) -> tuple[Tensor, Tensor
     )
 
 
-def _pack(scores: Tensor, tokens: Tensor) -> Tensor:
-    """Return int64 keys in the strict order: score rising, then id falling; -0 equals 0."""
+def pack(scores: Tensor, tokens: Tensor) -> Tensor:
+    """Return int64 numbers in the strict order: score rising, then id falling; -0 equals 0.
+
+    Args:
+        scores: float32 [B, T], without NaN.
+        tokens: int64, ids that broadcast to them; -1 counts as 0.
+
+    >>> unpack(pack(torch.tensor([[1.0, 2.0, 2.0]]), torch.arange(3)).sort().values)
+    (tensor([[1., 2., 2.]]), tensor([[0, 2, 1]]))
+    """
     bits = (scores + 0.0).view(torch.int32)
     rising = bits ^ (bits >> 31 & 0x7FFFFFFF)
     return rising.long().bitwise_left_shift_(32).add_(0xFFFFFFFF - tokens.clamp(min=0))
 
 
-def _unpack(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (scores, tokens) of keys."""
-    rising = (keys >> 32).int()
+def unpack(packed: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (scores, tokens) of what `pack` made."""
+    rising = (packed >> 32).int()
     bits = rising ^ (rising >> 31 & 0x7FFFFFFF)
-    return bits.view(torch.float32), 0xFFFFFFFF - (keys & 0xFFFFFFFF)
+    return bits.view(torch.float32), 0xFFFFFFFF - (packed & 0xFFFFFFFF)

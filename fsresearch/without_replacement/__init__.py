@@ -1,1 +1,1 @@
-"""Sampling without replacement: Gumbel-top-k."""
+"""Sampling without replacement: Gumbel-top-k, stochastic beams, and estimators over both."""

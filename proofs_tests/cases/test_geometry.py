@@ -203,7 +203,7 @@ def test_b21_no_draws_or_no_vocabulary_are_refused() -> None:
     """No draws and V = 0 are a ValueError that says so."""
     hidden, weight = torch.zeros(2, 4), torch.zeros(5, 4)
     for rows in (2, 0):
-        with pytest.raises(ValueError, match=r"^num_samples must be at least 1, got 0"):
+        with pytest.raises(ValueError, match=r"^num_samples must be in \[1, 4294967296\], got 0"):
             sample(hidden[:rows], weight, num_samples=0)
         with pytest.raises(ValueError, match=r"^weight must be .* V >= 1, got shape"):
             sample(hidden[:rows], weight[:0])

@@ -16,7 +16,7 @@ from fsresearch.verify.trial import Check, Trial, Verdict
 
 __all__ = ["CHECKS"]
 
-_ROWS, _VOCAB = 256, 1000
+_ROWS, _VOCAB, _WHOLE_GROUPS = 256, 1000, 640
 _SOME = 0, 5, 31, 32, 63, 64, 100, 255
 _WIDTHS = 64, 128, 192, 512, 4096
 _SHARDS = 2, 3, 4, 8
@@ -85,15 +85,15 @@ def _shards(trial: Trial) -> Verdict:
 
 
 def _layout(trial: Trial) -> Verdict:
-    """Ask for logits in memory of other strides and offsets."""
-    logits, seed = _logits(trial), trial.seed()
+    """Ask for logits in memory of other strides and offsets; padding must not copy them first."""
+    logits, seed = _logits(trial, _WHOLE_GROUPS), trial.seed()
     default = trial.call(logits, seed=seed).token
-    wide = torch.full((_ROWS, _VOCAB + 13), 50.0, device=logits.device)
-    wide[:, 1 : _VOCAB + 1] = logits
-    every = torch.full((2 * _ROWS, _VOCAB), 50.0, device=logits.device)
+    wide = torch.full((_ROWS, _WHOLE_GROUPS + 13), 50.0, device=logits.device)
+    wide[:, 1 : _WHOLE_GROUPS + 1] = logits
+    every = torch.full((2 * _ROWS, _WHOLE_GROUPS), 50.0, device=logits.device)
     every[::2] = logits
     views = {
-        "a slice of wider rows": wide[:, 1 : _VOCAB + 1],
+        "a slice of wider rows": wide[:, 1 : _WHOLE_GROUPS + 1],
         "every second row": every[::2],
         "a transposed matrix": logits.T.contiguous().T,
     }
@@ -118,9 +118,9 @@ def _prefix(trial: Trial) -> Verdict:
     )
 
 
-def _logits(trial: Trial) -> Tensor:
-    """Return rows [256, 1000] that differ, flat enough for any noise to matter."""
-    values = trial.random.integers(-3, 4, size=(_ROWS, _VOCAB)) / 2
+def _logits(trial: Trial, vocab: int = _VOCAB) -> Tensor:
+    """Return rows [256, V] that differ, flat enough for any noise to matter."""
+    values = trial.random.integers(-3, 4, size=(_ROWS, vocab)) / 2
     return torch.from_numpy(values).float().to(trial.device)
 
 

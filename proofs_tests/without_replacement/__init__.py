@@ -1,0 +1,1 @@
+"""Tests of sampling without replacement: keys, beams, estimators."""
