@@ -205,8 +205,8 @@ def test_a_row_without_a_distribution_leaves_shared_gradients_alone(name: str) -
     hidden, weight, bias = inputs()
     token, kept = tokens(), [0, 2, 3]
     mask = torch.zeros(ROWS, VOCAB, dtype=torch.bool).scatter(1, token, True)
-    options = {"temperature": torch.full((ROWS,), 0.7), "mask": mask | (weight[:, 0] > 0)}
-    options |= {"bias": bias.repeat(ROWS, 1)}
+    options: dict[str, Any] = {"temperature": torch.full((ROWS,), 0.7)}
+    options |= {"mask": mask | (weight[:, 0] > 0), "bias": bias.repeat(ROWS, 1)}
     SPOILT[name](hidden, options)
     leaves = [t.requires_grad_() for t in (hidden, weight, options["bias"])]
     scores = log_prob(hidden, weight, token, **options)

@@ -1,0 +1,1 @@
+"""Samplers where users already are: one module a library, imported only by those who have it."""

@@ -1,0 +1,1 @@
+"""The integrations, each against the library that it serves."""
