@@ -206,6 +206,8 @@ def _obstacle(form: str, hidden: Tensor, weight: Tensor, start: int) -> str | No
         return "there is nothing to multiply"
     if len(weight) + start >= _LIMIT:
         return "ids reach 2**31"
+    if start % 64:
+        return "the first id is no multiple of 64"
     capability = torch.cuda.get_device_capability(hidden.device)
     if form == "plain":
         return None if capability >= (8, 0) else f"capability {capability} is below (8, 0)"

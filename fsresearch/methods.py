@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
+from fsresearch import backend
 from fsresearch.hierarchy import LogMassTree
 from fsresearch.noise import GROUP_SIZE, RowNoise
 from fsresearch.results import Sample
-from fsresearch.sources import Source
+from fsresearch.sources import LMHead, Source
 from fsresearch.summaries import (
     CoinFlip,
     GumbelMax,
@@ -130,8 +131,11 @@ def draw(
     >>> draw(source, noise, METHODS["gumbel-max"], False, False, online, source.at)[:2]
     (tensor([[2, 8]]), tensor([True]))
     """
-    run = _walk if method.reducer is None and greedy is not True else _reduce
-    token, perturbed, log_mass, argmax = run(source, noise, method, greedy, log_prob, schedule)
+    drawn = _fused(source, noise, method, greedy, log_prob)
+    if drawn is None:
+        run = _walk if method.reducer is None and greedy is not True else _reduce
+        drawn = run(source, noise, method, greedy, log_prob, schedule)
+    token, perturbed, log_mass, argmax = drawn
     if argmax is not None:
         token = _where(greedy, argmax.token, token)
     token = token.expand(-1, len(noise.draws))
@@ -160,6 +164,48 @@ class _Drawn(NamedTuple):
     perturbed: Tensor
     log_mass: Tensor
     argmax: PerturbedMaximum | None
+
+
+def _fused(
+    source: Source, noise: RowNoise, method: Method, greedy: Tensor | bool, log_prob: bool
+) -> _Drawn | None:
+    """Run a kernel's fast lift where one serves, greedy rows included; else None."""
+    if source.device.type != "cuda" or method.name != "gumbel-max":
+        return None
+    if type(source) is not LMHead:
+        return None
+    per_row = isinstance(source.transform.inverse_temperature, Tensor)
+    if per_row and not isinstance(source.temperature, Tensor):
+        return None
+    if backend.choose(source.raw_hidden, source.weight, start=source.start).form == "reference":
+        return None
+    transform = source.transform
+    temperature = source.temperature
+    inverse = 1.0
+    if isinstance(temperature, Tensor):
+        temperature = temperature.expand(source.rows)
+    else:
+        temperature = None
+        if transform.inverse_temperature is not None:
+            inverse = float(transform.inverse_temperature)
+    perturbed, token, log_mass = backend.lm_head_max(
+        source.raw_hidden,
+        source.weight,
+        seeds=None if greedy is True else noise.seeds,
+        positions=None if greedy is True else noise.positions,
+        temperature=temperature,
+        inverse=inverse,
+        bias=transform.bias,
+        mask=transform.mask,
+        logit_scale=transform.logit_scale,
+        softcap=transform.softcap,
+        vocab_size=source.stop - source.start,
+        start=source.start,
+        draws=len(noise.draws),
+        role=noise.role,
+        log_mass=log_prob,
+    )
+    return _Drawn(token, perturbed, log_mass, None)
 
 
 def _reduce(

@@ -104,7 +104,7 @@ def sample(
     arguments.check_head(hidden, weight)
     options = Options(temperature, bias, mask, softcap, logit_scale, vocab_size)
     transform, greedy, vocab = arguments.transform(options, len(hidden), len(weight), hidden.device)
-    source = LMHead(hidden, weight, transform, vocab_size=vocab)
+    source = LMHead(hidden, weight, transform, vocab_size=vocab, temperature=options.temperature)
     arguments.check_flags(log_prob=log_prob, check=check)
     kept = truncate(source, Filters(top_k, top_p, min_p), greedy, check)
     return _sample(

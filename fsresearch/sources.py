@@ -6,6 +6,7 @@ bias and mask.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -97,6 +98,7 @@ class LMHead:
         transform: what is done to the logits.
         vocab_size: how many of the V rows are tokens; the rest is padding.
         start: the global id of the first row.
+        temperature: what the transform's inverse was made of, for kernels that invert it alike.
 
     >>> head = LMHead(torch.eye(2), torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
     >>> head.tile(1, 3).logits
@@ -112,8 +114,10 @@ class LMHead:
         *,
         vocab_size: int | None = None,
         start: int = 0,
+        temperature: float | Tensor | None = None,
     ) -> None:
-        self.hidden = hidden.float()
+        self.raw_hidden = hidden
+        self.temperature = temperature
         self.weight = weight
         self.transform = transform or Transform()
         self.rows = len(hidden)
@@ -121,10 +125,15 @@ class LMHead:
         self.stop = start + (len(weight) if vocab_size is None else vocab_size)
         self.device = hidden.device
 
+    @cached_property
+    def hidden(self) -> Tensor:
+        """The hidden states in float32 [B, D]."""
+        return self.raw_hidden.float()
+
     @property
     def width(self) -> int:
         """The default tile width."""
-        return default_width(self.rows, self.hidden.shape[1])
+        return default_width(self.rows, self.raw_hidden.shape[1])
 
     def tile(self, start: int, stop: int) -> Tile:
         """Return the tile of the global ids [start, stop)."""

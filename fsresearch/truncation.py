@@ -249,7 +249,13 @@ def _with(
 ) -> Logits | LMHead:
     """Return rows of a source with another transform."""
     if isinstance(source, LMHead):
-        return LMHead(source.hidden[rows], source.weight, transform, vocab_size=source.stop)
+        return LMHead(
+            source.raw_hidden[rows],
+            source.weight,
+            transform,
+            vocab_size=source.stop,
+            temperature=_rows(source.temperature, rows),
+        )
     return Logits(source.logits[rows], transform, vocab_size=source.stop)
 
 

@@ -1,12 +1,11 @@
 """The jitted twin of ``fsresearch.noise``: the same words, and their Gumbels in float32.
 
 Every function is elementwise, so a caller decides which tokens live in which registers. One call of
-`philox` serves four tokens 16 apart: `split_lanes` brings those four together without moving data
-when the vocabulary lies along the columns of a matrix accumulator.
+`philox` serves four tokens 16 apart.
 
 Two conversions turn a word into its Gumbel. `gumbel` is the definition, within
-``2**-22 max(1, abs(g))`` of real arithmetic. `rough_log2` is what a kernel can afford for every
-token: within `ROUGH_ERROR` in the Gumbel, enough to name the few tokens that could be the winner.
+``2**-22 max(1, abs(g))`` of real arithmetic. `rough_log2` costs two logarithms of the special
+function unit and is within `ROUGH_ERROR`: enough to name the few tokens that could win.
 """
 
 from __future__ import annotations
@@ -18,25 +17,55 @@ from fsresearch import noise
 
 __all__ = [
     "REFINE_BELOW",
+    "REFINE_STREAM",
     "ROUGH_ERROR",
+    "ROUGH_LOG2_PTX",
     "gumbel",
     "leaf_unit",
     "philox",
     "pick_lane",
     "rough_log2",
-    "split_lanes",
 ]
 
 REFINE_BELOW = tl.constexpr(noise.REFINE_BELOW)
 REFINE_STREAM = tl.constexpr(noise.REFINE << 24)
-ROUGH_ERROR = tl.constexpr(1.2e-5)
+ROUGH_ERROR = tl.constexpr(4e-6)
 
-_SERIES_BELOW = tl.constexpr(1 << 27)
+# Sets f32 y from the word b32 w; v, e and the predicate q are scratch. With s the word as a signed
+# number over 2**32, E = -log1p(-s): for positive s a polynomial beside log s, else -log(-s).
+ROUGH_LOG2_PTX = """
+    cvt.rn.f32.s32 v, w;
+    setp.lt.u32 q, w, 65536;
+    selp.f32 e, 0f1F000000, 0f2F000000, q;
+    fma.rn.f32 v, v, 0f2F800000, e;
+    abs.f32 y, v;
+    lg2.approx.ftz.f32 y, y;
+    fma.rn.f32 e, v, 0f3EF0F916, 0fBE8C1CAE;
+    fma.rn.f32 e, e, v, 0f3E8AF09F;
+    fma.rn.f32 e, e, v, 0f3E1C89C3;
+    fma.rn.f32 e, e, v, 0f3E9B133A;
+    fma.rn.f32 e, e, v, 0f3F38A602;
+    fma.rn.f32 e, e, v, y;
+    mul.f32 y, y, 0fBF317218;
+    lg2.approx.ftz.f32 y, y;
+    setp.lt.f32 q, v, 0f00000000;
+    selp.f32 y, y, e, q;
+"""
+_ROUGH_LOG2 = tl.constexpr(
+    "{ .reg .f32 v, e, y; .reg .b32 w; .reg .pred q; mov.b32 w, $1;"
+    + ROUGH_LOG2_PTX
+    + "mov.f32 $0, y; }"
+)
 
 
 @triton.jit
-def philox(k0, k1, c0, c1, c2, c3):
-    """Return the four words uint32 of Philox4x32-10 at broadcastable uint32 keys and counters."""
+def philox(k0, k1, c0, c1, c2, c3, turn=0):
+    """Return the four words uint32 of Philox4x32-10 at broadcastable uint32 keys and counters.
+
+    ``turn`` is 0. Where only the caller knows that, the assembler cannot start this call before
+    turn is there.
+    """
+    c3 = c3 ^ turn
     for _ in tl.static_range(10):
         p0 = c0.to(tl.uint64) * 0xD2511F53
         p1 = c2.to(tl.uint64) * 0xCD9E8D57
@@ -64,21 +93,6 @@ def pick_lane(token, w0, w1, w2, w3):
 
 
 @triton.jit
-def split_lanes(x):
-    """Split [rows, columns] into four [rows, columns / 64, 16], the tokens of one Philox call.
-
-    The first column must be a multiple of 64.
-    """
-    ROWS: tl.constexpr = x.shape[0]
-    GROUPS: tl.constexpr = x.shape[1] // 64
-    x = tl.permute(tl.reshape(x, (ROWS, GROUPS, 2, 2, 16)), (0, 1, 4, 3, 2))
-    low, high = tl.split(x)
-    x0, x1 = tl.split(low)
-    x2, x3 = tl.split(high)
-    return x0, x1, x2, x3
-
-
-@triton.jit
 def gumbel(word, refinement):
     """Return the standard Gumbels float32 of words uint32 with their refinements uint32."""
     mirrored = word >= 0x80000000
@@ -100,22 +114,11 @@ def gumbel(word, refinement):
 
 
 @triton.jit
-def rough_log2(word, PTX: tl.constexpr):
-    """Return y float32 with -ln(2) y - ln(ln 2) within ROUGH_ERROR of the unrefined Gumbel."""
-    signed = word.to(tl.int32, bitcast=True).to(tl.float32)
-    w = tl.fma(signed, 2.3283064365386963e-10, 1.1641532182693481e-10)
-    survival = tl.where(w > 0.0, 1.0, 0.0) - w
-    series = w * tl.fma(w, tl.fma(w, 0.4808983469629878, 0.7213475204444817), 1.4426950408889634)
-    clock = tl.where(word < _SERIES_BELOW, series, -fast_log2(survival, PTX))
-    return fast_log2(clock, PTX)
+def rough_log2(word):
+    """Return y float32 with -ln(2) y within ROUGH_ERROR of the largest Gumbel of a word; PTX only.
 
-
-@triton.jit
-def fast_log2(x, PTX: tl.constexpr):
-    """Return log2, by the special function unit where PTX is spoken."""
-    if PTX:
-        return tl.inline_asm_elementwise(
-            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
-    else:
-        return tl.log2(x)
+    A word below REFINE_BELOW is taken at the end of its cell where the Gumbel is largest.
+    """
+    return tl.inline_asm_elementwise(
+        _ROUGH_LOG2, "=f,r", [word], dtype=tl.float32, is_pure=True, pack=1
+    )

@@ -32,6 +32,7 @@ class Config(NamedTuple):
 HOPPER = (
     Config("hopper", 64, 64, 128, 128, 4, 4),
     Config("hopper", 128, 128, 128, 64, 8, 6),
+    Config("hopper", 192, 64, 256, 64, 4, 5),
     Config("hopper", 1 << 31, 128, 256, 64, 8, 4),
 )
 

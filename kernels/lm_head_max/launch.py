@@ -8,10 +8,10 @@ import torch
 import triton
 from torch import Tensor
 
-from fsresearch.kernels.lm_head_max import epilogue
+from fsresearch.kernels.lm_head_max import epilogue, flags
 from fsresearch.kernels.lm_head_max.configs import Config
 from fsresearch.kernels.matmul.plain import matmul_kernel
-from fsresearch.kernels.merge.maximum import merge_maxima_kernel
+from fsresearch.kernels.merge.mass import merge_masses_kernel
 
 __all__ = ["Call", "launch"]
 
@@ -56,24 +56,23 @@ class Call:
         ptx: bool,
     ) -> None:
         packed = mask is not None and mask.dtype == torch.int32
-        flags = {
-            epilogue.SAMPLED: seeds is not None,
-            epilogue.TEMPERATURE: temperature is not None,
-            epilogue.INVERSE: temperature is None and inverse != 1.0,
-            epilogue.SCALE: logit_scale is not None,
-            epilogue.SOFTCAP: softcap is not None,
-            epilogue.BIAS: bias is not None,
-            epilogue.BIAS_BY_ROW: bias is not None and bias.dim() == 2,
-            epilogue.MASK: mask is not None,
-            epilogue.MASK_BY_ROW: mask is not None and mask.dim() == 2,
-            epilogue.PACKED: packed,
-            epilogue.LOG_MASS: log_mass,
-            epilogue.MANY_DRAWS: seeds is not None and draws > 1,
-            epilogue.EVEN_VOCAB: vocab_size % config.block_v == 0,
-            epilogue.PTX: ptx,
-            epilogue.GLUON: config.form == "hopper",
+        options = {
+            flags.SAMPLED: seeds is not None,
+            flags.TEMPERATURE: temperature is not None,
+            flags.INVERSE: temperature is None and inverse != 1.0,
+            flags.SCALE: logit_scale is not None,
+            flags.SOFTCAP: softcap is not None,
+            flags.BIAS: bias is not None,
+            flags.BIAS_BY_ROW: bias is not None and bias.dim() == 2,
+            flags.MASK: mask is not None,
+            flags.MASK_BY_ROW: mask is not None and mask.dim() == 2,
+            flags.PACKED: packed,
+            flags.LOG_MASS: log_mass,
+            flags.MANY_DRAWS: seeds is not None and draws > 1,
+            flags.EVEN_VOCAB: vocab_size % config.block_v == 0,
+            flags.PTX: ptx,
         }
-        self.flags = sum(int(bit.value) for bit, on in flags.items() if on)
+        self.flags = sum(int(bit.value) for bit, on in options.items() if on)
         self.draws = draws if seeds is not None else 1
         if mask is not None and not packed:
             mask = mask.view(torch.uint8)
@@ -100,8 +99,13 @@ def launch(
     blocks = triton.cdiv(rows, config.block_b)
     tiles = triton.cdiv(call.vocab_size, config.block_v)
     slots = max(min(tiles, programs // blocks), 1)
-    scores = torch.empty((slots, call.draws, rows), dtype=torch.float32, device=device)
-    tokens = torch.empty((slots, call.draws, rows), dtype=torch.int32, device=device)
+    winners = rows * call.draws
+    scratch = torch.zeros(2 * winners + rows + blocks + 1, dtype=torch.int32, device=device)
+    best = scratch[: 2 * winners].view(torch.uint64)
+    bounds = scratch[2 * winners : 2 * winners + rows].view(torch.uint32)
+    arrived = scratch[2 * winners + rows : -1].view(torch.uint32)
+    lock = scratch[-1:]
+    parked = torch.empty(config.block_b * config.block_v, dtype=torch.float32, device=device)
     maxima = masses = None
     if call.log_mass:
         maxima, masses = torch.empty((2, slots, rows), dtype=torch.float32, device=device)
@@ -114,9 +118,9 @@ def launch(
         call.numbers,
         call.columns,
         (call.vocab_size, call.start, call.draws, rows),
-        (scores, tokens, maxima, masses),
+        (best, bounds, arrived, perturbed, token, maxima, masses, lock, parked),
     )
-    hooks = (epilogue.open_rows, epilogue.lift, epilogue.close_rows)
+    hooks = (epilogue.open_rows, epilogue.peek, epilogue.lift, epilogue.close_rows)
     if config.form == "hopper":
         from fsresearch.kernels.matmul.hopper import run_hopper
 
@@ -143,20 +147,15 @@ def launch(
             num_stages=config.stages,
             enable_fp_fusion=False,
         )
-    merge_maxima_kernel[(rows * call.draws,)](
-        scores,
-        tokens,
-        maxima,
-        masses,
-        perturbed,
-        token,
-        log_mass,
-        rows,
-        call.draws,
-        slots,
-        call.log_mass,
-        triton.next_power_of_2(slots),
-        num_warps=1,
-        enable_fp_fusion=False,
-    )
+    if call.log_mass:
+        merge_masses_kernel[(rows,)](
+            maxima,
+            masses,
+            log_mass,
+            rows,
+            slots,
+            triton.next_power_of_2(slots),
+            num_warps=1,
+            enable_fp_fusion=False,
+        )
     return perturbed, token, log_mass

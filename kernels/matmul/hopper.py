@@ -40,6 +40,7 @@ def matmul_kernel(
     args,
     FLAGS: gl.constexpr,
     OPEN: gl.constexpr,
+    PEEK: gl.constexpr,
     LIFT: gl.constexpr,
     CLOSE: gl.constexpr,
     STAGES: gl.constexpr,
@@ -82,6 +83,7 @@ def matmul_kernel(
                     args,
                     FLAGS,
                     OPEN,
+                    PEEK,
                     LIFT,
                     CLOSE,
                 ),
@@ -158,6 +160,7 @@ def _multiply(
     args,
     FLAGS: gl.constexpr,
     OPEN: gl.constexpr,
+    PEEK: gl.constexpr,
     LIFT: gl.constexpr,
     CLOSE: gl.constexpr,
 ):
@@ -175,10 +178,11 @@ def _multiply(
     )
     row = block * BLOCK_B + gl.arange(0, BLOCK_B, layout=gl.SliceLayout(1, LAYOUT))
     columns = gl.arange(0, BLOCK_V, layout=gl.SliceLayout(0, LAYOUT))
-    rows, state = OPEN(row, args, FLAGS)
+    rows, state = OPEN(row, columns, args, FLAGS)
     stage = 0
     phase = 0
     for tile in range(slot, tiles, slots):
+        bound = PEEK(rows, args, FLAGS)
         logits = gl.zeros((BLOCK_B, BLOCK_V), gl.float32, layout=LAYOUT)
         for offset in range(0, depth, BLOCK_D):
             mbarrier.wait(filled.index(stage), phase)
@@ -198,8 +202,8 @@ def _multiply(
         logits = warpgroup_mma_wait(num_outstanding=0, deps=(logits,))
         mbarrier.arrive(emptied.index((stage + STAGES - 1) % STAGES), count=1)
         column = tile * BLOCK_V + columns
-        state = LIFT(logits, column, tile == slot, slot, rows, state, args, FLAGS)
-    CLOSE(slot, rows, state, args, FLAGS)
+        state = LIFT(logits, column, bound, rows, state, args, FLAGS)
+    CLOSE(slot, slots, block, rows, state, args, FLAGS)
 
 
 def run_hopper(

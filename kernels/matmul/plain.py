@@ -25,6 +25,7 @@ def matmul_kernel(
     args,
     FLAGS: tl.constexpr,
     OPEN: tl.constexpr,
+    PEEK: tl.constexpr,
     LIFT: tl.constexpr,
     CLOSE: tl.constexpr,
     BLOCK_B: tl.constexpr,
@@ -40,8 +41,9 @@ def matmul_kernel(
     blocks = tl.cdiv(num_rows, BLOCK_B)
     slot = tl.program_id(0) // blocks
     slots = tl.num_programs(0) // blocks
-    row = tl.program_id(0) % blocks * BLOCK_B + tl.arange(0, BLOCK_B)
-    rows, state = OPEN(row, args, FLAGS)
+    block = tl.program_id(0) % blocks
+    row = block * BLOCK_B + tl.arange(0, BLOCK_B)
+    rows, state = OPEN(row, tl.arange(0, BLOCK_V), args, FLAGS)
     inner = tl.arange(0, BLOCK_D)
     held_row = tl.minimum(row, num_rows - 1).to(tl.int64)
     hidden_ptrs = hidden_ptr + held_row[:, None] * hidden_row_stride
@@ -49,6 +51,7 @@ def matmul_kernel(
         column = tile * BLOCK_V + tl.arange(0, BLOCK_V)
         held = tl.minimum(column, num_columns - 1).to(tl.int64)
         weight_ptrs = weight_ptr + held[None, :] * weight_row_stride
+        bound = PEEK(rows, args, FLAGS)
         logits = tl.zeros((BLOCK_B, BLOCK_V), tl.float32)
         for start in range(0, depth, BLOCK_D):
             offs = (start + inner).to(tl.int64)
@@ -61,5 +64,5 @@ def matmul_kernel(
                 h = tl.load(h_ptrs, mask=(offs < depth)[None, :], other=0.0)
                 w = tl.load(w_ptrs, mask=(offs < depth)[:, None], other=0.0)
             logits = tl.dot(h, w, logits, input_precision="ieee")
-        state = LIFT(logits, column, tile == slot, slot, rows, state, args, FLAGS)
-    CLOSE(slot, rows, state, args, FLAGS)
+        state = LIFT(logits, column, bound, rows, state, args, FLAGS)
+    CLOSE(slot, slots, block, rows, state, args, FLAGS)

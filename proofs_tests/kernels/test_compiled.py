@@ -14,6 +14,7 @@ from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 
 from fsresearch.kernels.lm_head_max import epilogue  # noqa: E402
+from fsresearch.kernels.lm_head_max import flags as F  # noqa: E402
 from fsresearch.kernels.lm_head_max.configs import HOPPER, PLAIN, Config  # noqa: E402
 from fsresearch.kernels.matmul import hopper, plain  # noqa: E402
 
@@ -22,21 +23,21 @@ ARGUMENTS = (
     ("fp32", "fp32"),
     ("*fp32", "i64", "*i32", "i64"),
     ("i32", "i32", "i32", "i32"),
-    ("*fp32", "*i32", "*fp32", "*fp32"),
+    ("*u64", "*u32", "*u32", "*fp32", "*i64", "*fp32", "*fp32", "*i32", "*fp32"),
 )
-GREEDY, SAMPLED = 0, epilogue.SAMPLED.value
+GREEDY, SAMPLED = 0, F.SAMPLED.value
 OPTIONS = sum(
     flag.value
     for flag in (
-        epilogue.SAMPLED,
-        epilogue.TEMPERATURE,
-        epilogue.SCALE,
-        epilogue.SOFTCAP,
-        epilogue.BIAS,
-        epilogue.MASK,
-        epilogue.PACKED,
-        epilogue.LOG_MASS,
-        epilogue.MANY_DRAWS,
+        F.SAMPLED,
+        F.TEMPERATURE,
+        F.SCALE,
+        F.SOFTCAP,
+        F.BIAS,
+        F.MASK,
+        F.PACKED,
+        F.LOG_MASS,
+        F.MANY_DRAWS,
     )
 )
 SHARED_MEMORY = 227 * 1024
@@ -44,15 +45,16 @@ SHARED_MEMORY = 227 * 1024
 
 def compiled(config: Config, flags: int) -> Any:
     """Compile the pipeline of a configuration with the epilogue for bfloat16 operands."""
-    flags |= epilogue.PTX.value
+    flags |= F.PTX.value
     hooks = {
         "OPEN": epilogue.open_rows,
+        "PEEK": epilogue.peek,
         "LIFT": epilogue.lift,
         "CLOSE": epilogue.close_rows,
     }
     aligned = [["tt.divisibility", 16]]
     if config.form == "hopper":
-        constants = {"FLAGS": flags | epilogue.GLUON.value, **hooks, "STAGES": config.stages}
+        constants = {"FLAGS": flags, **hooks, "STAGES": config.stages}
         signature: dict[str, Any] = {
             "hidden_desc": _descriptor(config.block_b, config.block_d),
             "weight_desc": _descriptor(config.block_v, config.block_d),
