@@ -16,7 +16,7 @@ extensions = [
 ]
 myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "kernel_speed.md"]
 
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True

@@ -228,6 +228,7 @@ def _plot() -> None:
         values = [float(row["RMSE"]) for row in entropies if row["estimator"] == name]
         right.bar([x + 0.27 * place for x in range(len(values))], values, 0.25, label=name)
     right.set(xlabel="prompt", ylabel=f"RMSE of the entropy of {SHORT} tokens")
+    right.set_xticks(range(len(entropies) // max(len(names), 1)))
     if names:
         right.legend(fontsize="small")
     figure.savefig(RESULTS / "beams_smollm2.png", dpi=120)

@@ -1,10 +1,15 @@
-"""Time of the fused LM-head kernel beside the bare matmul and the samplers that users have.
+"""Time of the fused kernels beside the bare matmul and the samplers that users have.
 
-Candidates are replayed as CUDA graphs, round-robin within one process, each after a read of a large
-buffer that flushes the L2; the figures are medians. One run covers one (vocab, depth) and appends
-to a CSV, so that a table can be made in parts:
+Candidates are replayed as CUDA graphs, round-robin within one run, each after a read of a large
+buffer that flushes the L2; figures are medians. The floor is the time to read the weight at the
+best bandwidth that a streaming read reached in the same run. Runs replace what the CSV holds of
+their shape, batches and candidates, so that a table can be made in parts:
 
-    python -m experiments.kernel_speed 151936 4096 --rows 1 64 128 256 --csv speed.csv
+    python experiments/kernel_speed.py measure 151936 4096 --rows 1 64 128 256
+    python experiments/kernel_speed.py table            prints the table of the README
+    python experiments/kernel_speed.py figures          draws kernel_ratio.png, kernel_roofline.png
+
+All files are in experiments/results.
 """
 
 from __future__ import annotations
@@ -12,68 +17,86 @@ from __future__ import annotations
 import argparse
 import csv
 import statistics
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
+from bench_rows import RESULTS, read
+from kernel_setting import setting
 from torch import Tensor
 
-from fsresearch.backend import lm_head_max
+from fsresearch import backend
+from fsresearch.backend import Options
 
-FIELDS = (
-    "vocab",
-    "depth",
-    "rows",
-    "candidate",
-    "microseconds",
-    "ratio",
-    "floor_microseconds",
-    "gigabytes_per_second",
-    "teraflops",
-    "temporary_bytes",
-    "device",
-    "torch",
-    "triton",
-)
+FILE = "kernel_speed.csv"
+KEY = "vocab", "depth", "rows", "candidate"
+ROWS = (1, 2, 3, 4, 8, 16, 32, 64, 65, 96, 128, 160, 192, 255, 256, 512)
+SHAPES = ((151_936, 4096), (128_256, 8192), (49_152, 576), (262_144, 3840))
+YARDSTICK = "cublas"
+# What a reader of the table compares: the candidates that end in a token, ours first.
+SHOWN = {
+    "sampled": "fused",
+    "options": "fused, all options",
+    "greedy": "fused, greedy",
+    "multinomial": "multinomial",
+    "flashinfer": "FlashInfer",
+    "flashinfer top-k top-p": "FlashInfer top-k top-p",
+}
+Call = Callable[[], Any]
 
 
-def candidates(hidden: Tensor, weight: Tensor, compiled: bool) -> dict[str, Callable[[], Any]]:
+def candidates(hidden: Tensor, weight: Tensor) -> dict[str, Call]:
     """Return what is timed, by name; the first is the yardstick."""
-    rows, vocab = len(hidden), len(weight)
-    device = hidden.device
-    seeds = torch.randint(-(1 << 62), 1 << 62, (rows,), device=device)
-    positions = torch.zeros(rows, dtype=torch.int64, device=device)
-    warm = torch.full((rows,), 0.7, device=device)
-    bias = torch.zeros(vocab, device=device)
-    packed = torch.full((-(-vocab // 32),), -1, dtype=torch.int32, device=device)
-    logits = torch.empty((rows, vocab), dtype=hidden.dtype, device=device)
-
-    def softmax(scores: Tensor) -> Tensor:
-        return torch.softmax(scores.float(), 1)
-
-    probabilities = torch.compile(softmax) if compiled else softmax
-    return {
-        "cublas": lambda: torch.mm(hidden, weight.T, out=logits),
-        "multinomial": lambda: torch.multinomial(
-            probabilities(torch.mm(hidden, weight.T, out=logits)), 1
-        ),
-        "sampled": lambda: lm_head_max(hidden, weight, seeds=seeds, positions=positions),
-        "greedy": lambda: lm_head_max(hidden, weight, seeds=None, positions=None),
-        "options": lambda: lm_head_max(
-            hidden,
-            weight,
-            seeds=seeds,
-            positions=positions,
-            temperature=warm,
-            bias=bias,
-            mask=packed,
-            log_mass=True,
-        ),
-    }
+    logits = torch.empty(len(hidden), len(weight), dtype=hidden.dtype, device=hidden.device)
+    matmul = partial(torch.mm, hidden, weight.T, out=logits)
+    return {YARDSTICK: matmul, **_samplers(matmul), **_fused(hidden, weight)}
 
 
-def capture(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, int]:
+def _fused(hidden: Tensor, weight: Tensor) -> dict[str, Call]:
+    """Return the kernels of this project."""
+    rows, vocab, device = len(hidden), len(weight), hidden.device
+    sampled = Options(
+        vocab_size=vocab,
+        seeds=torch.randint(-(1 << 62), 1 << 62, (rows,), device=device),
+        positions=torch.zeros(rows, dtype=torch.int64, device=device),
+    )
+    everything = sampled._replace(
+        temperature=torch.full((rows,), 0.7, device=device),
+        bias=torch.zeros(vocab, device=device),
+        mask=torch.full((-(-vocab // 32),), -1, dtype=torch.int32, device=device),
+        log_mass=True,
+    )
+    options = {"sampled": sampled, "greedy": Options(vocab_size=vocab), "options": everything}
+    draw = partial(backend.lm_head_max, hidden, weight)
+    return {name: partial(draw, option) for name, option in options.items()}
+
+
+def _samplers(matmul: Call) -> dict[str, Call]:
+    """Return what users have: a matmul that writes logits, and a sampler that reads them."""
+    torch._dynamo.reset()
+    softmax = torch.compile(lambda logits: torch.softmax(logits.float(), 1), dynamic=False)
+    calls: dict[str, Call] = {"multinomial": lambda: torch.multinomial(softmax(matmul()), 1)}
+    if find_spec("flashinfer") is not None:
+        from flashinfer import sampling
+
+        def truncated() -> Tensor:
+            logits = matmul()
+            vocab = logits.shape[1]
+            drawn: Tensor = sampling.top_k_top_p_sampling_from_logits(
+                logits, vocab, 1.0, seed=1, offset=0
+            )
+            return drawn
+
+        calls["flashinfer"] = lambda: sampling.sampling_from_logits(matmul(), seed=1, offset=0)
+        calls["flashinfer top-k top-p"] = truncated
+    return calls
+
+
+def capture(call: Call) -> tuple[torch.cuda.CUDAGraph, int]:
     """Return a graph of one call and the memory it takes beside its inputs."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -91,7 +114,7 @@ def capture(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, int]:
     return graph, memory
 
 
-def measure(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, tuple[float, int]]:
+def measure(calls: dict[str, Call], rounds: int) -> dict[str, tuple[float, int]]:
     """Return (median microseconds, temporary bytes) of every candidate, interleaved."""
     graphs = {name: capture(call) for name, call in calls.items()}
     flush = torch.zeros(1 << 28, dtype=torch.int8, device="cuda").view(torch.int32)
@@ -112,72 +135,213 @@ def measure(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, tuple
     return {name: (statistics.median(times[name]), graphs[name][1]) for name in calls}
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _read_kernel(
+    source: Any, sums: Any, count: Any, BLOCK: tl.constexpr, LOADS: tl.constexpr
+) -> None:
+    """Add up BLOCK x LOADS integers; each thread asks for 16 bytes at a time, LOADS times."""
+    first = tl.program_id(0).to(tl.int64) * (BLOCK * LOADS)
+    total = tl.zeros((BLOCK,), tl.int32)
+    for load in tl.static_range(LOADS):
+        at = first + load * BLOCK + tl.arange(0, BLOCK)
+        total += tl.load(source + at, mask=at < count, other=0)
+    tl.store(sums + tl.program_id(0), tl.sum(total, 0).to(tl.float32))
+
+
 def read_bandwidth(weight: Tensor) -> float:
-    """Return gigabytes a second of a streaming read of the weight, the best of ten."""
-    flat = weight.view(torch.int32)
-    best = float("inf")
-    for _ in range(10):
+    """Return gigabytes a second of a streaming read of the weight, the best of several shapes."""
+    source = weight.view(-1).view(torch.int32)
+    count = source.numel()
+    least = float("inf")
+    for block, loads in ((1024, 4), (1024, 8), (2048, 4), (2048, 8), (4096, 4), (4096, 8)):
+        programs = triton.cdiv(count, block * loads)
+        sums = torch.empty(programs, device=weight.device)
+        for _ in range(8):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            _read_kernel[(programs,)](source, sums, count, block, loads, num_warps=block // 256)
+            end.record()
+            torch.cuda.synchronize()
+            least = min(least, begin.elapsed_time(end))
+    return float(count * 4 / least / 1e6)
+
+
+def peak_teraflops() -> float:
+    """Return the rate of a large square bfloat16 matmul, the median of ten."""
+    size = 8192
+    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    times = []
+    for _ in range(13):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        torch.sum(flat, dtype=torch.int32)
+        a @ b
         end.record()
         torch.cuda.synchronize()
-        best = min(best, begin.elapsed_time(end))
-    return weight.numel() * weight.element_size() / best / 1e6
+        times.append(float(begin.elapsed_time(end)))
+    return 2.0 * size**3 / statistics.median(times[3:]) / 1e9
+
+
+def measure_shape(
+    vocab: int, depth: int, batches: Iterable[int], rounds: int, only: list[str]
+) -> None:
+    """Measure one (vocab, depth) over batches, each written when it is done."""
+    weight = torch.randn(vocab, depth, device="cuda", dtype=torch.bfloat16) / depth**0.5
+    floor = weight.numel() * 2 / read_bandwidth(weight) / 1e3
+    peak = peak_teraflops()
+    print(f"reading the weight takes {floor:.1f} us; matmul peak {peak:.0f} TFLOP/s", flush=True)
+    for rows in batches:
+        hidden = torch.randn(rows, depth, device="cuda", dtype=torch.bfloat16)
+        calls = candidates(hidden, weight)
+        calls = {name: calls[name] for name in calls if not only or name in (YARDSTICK, *only)}
+        measured = measure(calls, rounds)
+        lines = []
+        for name, (microseconds, memory) in measured.items():
+            line = {"vocab": vocab, "depth": depth, "rows": rows, "candidate": name}
+            line |= {
+                "microseconds": f"{microseconds:.1f}",
+                "ratio": f"{microseconds / measured[YARDSTICK][0]:.3f}",
+                "floor_microseconds": f"{floor:.1f}",
+                "gigabytes_per_second": f"{weight.numel() * 2 / microseconds / 1e3:.0f}",
+                "teraflops": f"{2 * rows * weight.numel() / microseconds / 1e6:.0f}",
+                "peak_teraflops": f"{peak:.0f}",
+                "temporary_bytes": memory,
+                "rounds": rounds,
+                **setting(),
+            }
+            lines.append(line)
+            print(*list(line.values())[:7], memory, sep="\t", flush=True)
+        replace(lines)
+
+
+def replace(lines: list[dict[str, Any]]) -> None:
+    """Write lines in place of those with the same key, in the order of the key."""
+    kept = {tuple(row[name] for name in KEY): row for row in read(FILE)}
+    kept |= {tuple(str(row[name]) for name in KEY): row for row in lines}
+    order = sorted(kept.values(), key=lambda row: tuple(int(row[name]) for name in KEY[:3]))
+    with (RESULTS / FILE).open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(lines[0]), lineterminator="\n", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(order)
+
+
+def measured_rows() -> dict[tuple[int, int], dict[int, dict[str, dict[str, str]]]]:
+    """Return the CSV as [vocab, depth][rows][candidate]."""
+    found: dict[tuple[int, int], dict[int, dict[str, dict[str, str]]]] = {}
+    for row in read(FILE):
+        batches = found.setdefault((int(row["vocab"]), int(row["depth"])), {})
+        batches.setdefault(int(row["rows"]), {})[row["candidate"]] = row
+    return found
+
+
+def limit(vocab: int, depth: int, rows: int, floor_ratio: float) -> float | None:
+    """Return the ratio to the matmul that a sampled call is to stay under, where there is one."""
+    if (vocab, depth) not in SHAPES[:2] or rows > 256:
+        return None
+    if rows <= 64:
+        return max(0.97, 1.02 * floor_ratio)
+    if vocab == SHAPES[0][0]:
+        return {128: 1.00, 256: 1.06}.get(rows, 1.10)
+    return {128: 1.01, 256: 1.05}.get(rows, 1.10)
+
+
+def table() -> str:
+    """Return the CSV as tables in Markdown, one a shape: microseconds of the matmul, and ratios."""
+    parts = []
+    for (vocab, depth), batches in measured_rows().items():
+        names = [name for name in SHOWN if any(name in batch for batch in batches.values())]
+        head = ["B", "bare matmul, us", "floor", *(SHOWN[name] for name in names), "at most"]
+        lines = [f"V = {vocab:,}, D = {depth}:", "", _line(head), _line(["---"] * len(head))]
+        for rows, batch in batches.items():
+            base = batch[YARDSTICK]
+            floor = float(base["floor_microseconds"]) / float(base["microseconds"])
+            ratios = [f"{float(batch[n]['ratio']):.2f}" if n in batch else "" for n in names]
+            most = limit(vocab, depth, rows, floor)
+            shown = "" if most is None else f"{most:.2f}"
+            cells = [str(rows), f"{float(base['microseconds']):.0f}", f"{floor:.2f}"]
+            lines.append(_line([*cells, *ratios, shown]))
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def figures() -> None:
+    """Draw the ratios against the batch, and the rates under their ceilings."""
+    import matplotlib.pyplot as plt
+
+    found = measured_rows()
+    figure, grid = plt.subplots(1, len(found), figsize=(4 * len(found), 3.6), squeeze=False)
+    for axes, ((vocab, depth), batches) in zip(grid[0], found.items(), strict=True):
+        for name, label in SHOWN.items():
+            points = [(b, float(c[name]["ratio"])) for b, c in batches.items() if name in c]
+            if points:
+                axes.plot(*zip(*points, strict=True), marker=".", label=label)
+        axes.axhline(1, color="black", linewidth=0.8)
+        axes.set(
+            title=f"V = {vocab:,}, D = {depth}", xlabel="rows B", xscale="log", ylim=(0.8, 2.6)
+        )
+        _powers_of_two(axes, batches)
+    grid[0][0].set_ylabel("time / bare matmul")
+    grid[0][0].legend(fontsize=7, loc="upper left")
+    _save(figure, "kernel_ratio.png")
+    figure, grid = plt.subplots(1, len(found), figsize=(4 * len(found), 3.6), squeeze=False)
+    for axes, ((vocab, depth), batches) in zip(grid[0], found.items(), strict=True):
+        sizes = [*batches]
+        floors = [float(batch[YARDSTICK]["floor_microseconds"]) for batch in batches.values()]
+        memory = [2 * b * vocab * depth / f / 1e6 for b, f in zip(sizes, floors, strict=True)]
+        axes.plot(sizes, memory, color="black", linewidth=0.8, label="reading W once")
+        peak = next(iter(batches.values()))[YARDSTICK].get("peak_teraflops")
+        if peak:
+            axes.axhline(
+                float(peak), color="gray", linewidth=0.8, label="matmul 8192 x 8192 x 8192"
+            )
+        for name in (YARDSTICK, "sampled", "greedy"):
+            points = [(b, float(c[name]["teraflops"])) for b, c in batches.items() if name in c]
+            axes.plot(*zip(*points, strict=True), marker=".", linewidth=0, label=name)
+        axes.set(title=f"V = {vocab:,}, D = {depth}", xlabel="rows B = FLOP a byte")
+        axes.set(xscale="log", yscale="log")
+        _powers_of_two(axes, batches)
+    grid[0][0].set_ylabel("TFLOP/s")
+    grid[0][0].legend(fontsize=7)
+    _save(figure, "kernel_roofline.png")
+
+
+def _powers_of_two(axes: Any, batches: Iterable[int]) -> None:
+    ticks = [b for b in batches if b & (b - 1) == 0]
+    axes.set_xticks(ticks, ticks, fontsize=7)
+    axes.minorticks_off()
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _save(figure: Any, name: str) -> None:
+    figure.tight_layout()
+    figure.savefig(RESULTS / name, dpi=130)
 
 
 def main() -> None:
-    """Measure one (vocab, depth) over batches and append to the CSV."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("vocab", type=int)
-    parser.add_argument("depth", type=int)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 64, 128, 256])
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--only", nargs="+", help="names of candidates, the yardstick first")
-    parser.add_argument("--compiled", action="store_true", help="compile the softmax")
-    parser.add_argument("--csv", type=Path)
-    options = parser.parse_args()
-    torch.manual_seed(0)
-    import triton
-
-    weight = torch.randn(options.vocab, options.depth, device="cuda", dtype=torch.bfloat16)
-    weight /= options.depth**0.5
-    floor = weight.numel() * 2 / read_bandwidth(weight) / 1e3
-    lines: list[tuple[Any, ...]] = []
-    for rows in options.rows:
-        hidden = torch.randn(rows, options.depth, device="cuda", dtype=torch.bfloat16)
-        calls = candidates(hidden, weight, options.compiled)
-        if options.only:
-            calls = {name: calls[name] for name in options.only}
-        measured = measure(calls, options.rounds)
-        yardstick = next(iter(measured.values()))[0]
-        for name, (microseconds, memory) in measured.items():
-            seconds = microseconds / 1e6
-            lines.append(
-                (
-                    options.vocab,
-                    options.depth,
-                    rows,
-                    name,
-                    f"{microseconds:.1f}",
-                    f"{microseconds / yardstick:.3f}",
-                    f"{floor:.1f}",
-                    f"{weight.numel() * 2 / seconds / 1e9:.0f}",
-                    f"{2 * rows * weight.numel() / seconds / 1e12:.0f}",
-                    memory,
-                    torch.cuda.get_device_name(),
-                    torch.__version__,
-                    triton.__version__,
-                )
-            )
-            print(*lines[-1][:10], flush=True)
-    if options.csv:
-        fresh = not options.csv.exists()
-        with options.csv.open("a", newline="") as file:
-            writer = csv.writer(file)
-            if fresh:
-                writer.writerow(FIELDS)
-            writer.writerows(lines)
+    """Measure, print the table, or draw the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("vocab", type=int)
+    measuring.add_argument("depth", type=int)
+    measuring.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    measuring.add_argument("--rounds", type=int, default=60)
+    measuring.add_argument("--only", nargs="+", default=[], help="candidates beside the yardstick")
+    commands.add_parser("table")
+    commands.add_parser("figures")
+    asked = parser.parse_args()
+    if asked.command == "measure":
+        torch.manual_seed(0)
+        measure_shape(asked.vocab, asked.depth, asked.rows, asked.rounds, asked.only)
+    elif asked.command == "table":
+        print(table())
+    else:
+        figures()
 
 
 if __name__ == "__main__":

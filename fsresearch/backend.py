@@ -7,15 +7,32 @@ Kernels are imported when a call first needs them.
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["FORMS", "Choice", "choose", "diagnosis", "lm_head_max", "triton_available"]
+from fsresearch import checks
+from fsresearch.kernels.options import Options
+
+__all__ = [
+    "FORMS",
+    "LONGEST",
+    "Choice",
+    "Diagnosis",
+    "Options",
+    "choose",
+    "diagnosis",
+    "lm_head_group",
+    "lm_head_max",
+    "lm_head_top_k",
+    "triton_available",
+]
 
 FORMS = "hopper", "plain", "reference"
+LONGEST = 64
 _LIMIT = 1 << 31
 
 
@@ -28,6 +45,22 @@ class Choice(NamedTuple):
     """
 
     form: str
+    reasons: dict[str, str]
+
+
+class Diagnosis(NamedTuple):
+    """What is available, and what serves a call.
+
+    Attributes:
+        available: versions of torch and triton, the device, and the forms that it serves.
+        form: the form that serves the call, one of FORMS.
+        tiles: its configuration; None where the reference serves.
+        reasons: why the forms before it in FORMS do not serve.
+    """
+
+    available: dict[str, str]
+    form: str
+    tiles: dict[str, Any] | None
     reasons: dict[str, str]
 
 
@@ -72,23 +105,7 @@ def choose(hidden: Tensor, weight: Tensor, *, start: int = 0, form: str | None =
 
 
 def lm_head_max(
-    hidden: Tensor,
-    weight: Tensor,
-    *,
-    seeds: Tensor | None,
-    positions: Tensor | None,
-    temperature: Tensor | None = None,
-    inverse: float = 1.0,
-    bias: Tensor | None = None,
-    mask: Tensor | None = None,
-    logit_scale: float | None = None,
-    softcap: float | None = None,
-    vocab_size: int | None = None,
-    start: int = 0,
-    draws: int = 1,
-    role: int = 0,
-    log_mass: bool = False,
-    form: str | None = None,
+    hidden: Tensor, weight: Tensor, options: Options, *, form: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the winners of an LM head, and its log-mass, by the form that serves.
 
@@ -97,19 +114,7 @@ def lm_head_max(
     Args:
         hidden: float32, bfloat16 or float16 [B, D].
         weight: the same dtype, [V, D].
-        seeds: int64 [B]; None makes every row greedy, with one draw.
-        positions: int64 [B] or 0-d; None with seeds None.
-        temperature: [B], 0 for greedy rows; None uses ``inverse``.
-        inverse: float32(1 / T).
-        bias: float [V] or [B, V].
-        mask: bool or packed int32.
-        logit_scale: multiplies the raw logits.
-        softcap: c in c tanh(logit / c).
-        vocab_size: rows of weight at or above it are padding.
-        start: the global id of the first row of weight.
-        draws: draws a row.
-        role: the caller's stream.
-        log_mass: whether to return the log-mass.
+        options: beside the matmul.
         form: one of FORMS, to force it.
 
     Returns:
@@ -118,80 +123,144 @@ def lm_head_max(
     Raises:
         ValueError: If a forced form cannot serve the call.
 
-    >>> hidden, weight = torch.ones(1, 1), torch.tensor([[1.0], [2.0]])
-    >>> lm_head_max(hidden, weight, seeds=None, positions=None)[1]
+    >>> lm_head_max(torch.ones(1, 1), torch.tensor([[1.0], [2.0]]), Options(2))[1]
     tensor([[1]])
     """
-    served = choose(hidden, weight, start=start, form=form).form
-    vocab = len(weight) if vocab_size is None else vocab_size
+    served = choose(hidden, weight, start=options.start, form=form).form
     if served == "reference":
         from fsresearch.kernels.lm_head_max.reference import lm_head_max_reference
 
-        return lm_head_max_reference(
-            hidden,
-            weight,
-            seeds,
-            positions,
-            temperature,
-            bias,
-            mask,
-            inverse,
-            logit_scale,
-            softcap,
-            vocab,
-            start,
-            draws,
-            role,
-            log_mass,
-        )
-    from fsresearch.kernels import lm_head_max as kernel
+        return lm_head_max_reference(hidden, weight, options)
+    from fsresearch.kernels.lm_head_max import lm_head_max as kernel
 
-    if seeds is not None:
-        seeds = seeds.contiguous()
-    if positions is not None:
-        positions = positions.to(torch.int64).contiguous()
-    if temperature is not None:
-        temperature = temperature.reshape(-1).float().contiguous()
-    drawn: tuple[Tensor, Tensor, Tensor] = kernel.lm_head_max(
-        hidden,
-        weight,
-        seeds,
-        positions,
-        temperature,
-        bias,
-        mask,
-        inverse,
-        logit_scale,
-        softcap,
-        vocab,
-        start,
-        draws,
-        role,
-        log_mass,
-        served,
-    )
+    drawn: tuple[Tensor, Tensor, Tensor] = kernel(hidden, weight, *_laid_out(options), served)
     return drawn
 
 
-def diagnosis() -> dict[str, str]:
-    """Return what is available here, by name: for people, not for programs.
+def lm_head_group(
+    hidden: Tensor, weight: Tensor, options: Options, *, form: str | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the best groups' scores and tokens of an LM head, and its log-mass.
 
-    >>> sorted(diagnosis())
-    ['device', 'forms', 'torch', 'triton']
+    Args:
+        hidden: as for `lm_head_max`; so are the others, and what is returned.
+        weight: [V, D].
+        options: beside the matmul.
+        form: one of FORMS, to force it.
+
+    Raises:
+        ValueError: If a forced form cannot serve the call.
+
+    >>> options = Options(1000, torch.tensor([7]), torch.tensor(0), draws=4)
+    >>> lm_head_group(torch.zeros(1, 1), torch.zeros(1000, 1), options)[1]
+    tensor([[476, 985,  93, 724]])
     """
-    device, forms = "no CUDA device", "reference"
-    if torch.cuda.is_available():
-        major, minor = torch.cuda.get_device_capability()
-        device = f"{torch.cuda.get_device_name()}, capability {major}.{minor}"
-        probe = torch.empty((64, 64), dtype=torch.bfloat16, device="cuda")
-        able = [name for name in FORMS if _obstacle(name, probe, probe, 0) is None]
-        forms = ", ".join(able)
-    triton = "not installed"
-    if find_spec("triton") is not None:
-        from importlib.metadata import version
+    served = choose(hidden, weight, start=options.start, form=form).form
+    if served == "reference":
+        from fsresearch.kernels.lm_head_group.reference import lm_head_group_reference
 
-        triton = version("triton")
-    return {"torch": torch.__version__, "triton": triton, "device": device, "forms": forms}
+        return lm_head_group_reference(hidden, weight, options)
+    from fsresearch.kernels.lm_head_group import lm_head_group as kernel
+
+    drawn: tuple[Tensor, Tensor, Tensor] = kernel(hidden, weight, *_laid_out(options), served)
+    return drawn
+
+
+def lm_head_top_k(
+    hidden: Tensor, weight: Tensor, options: Options, *, form: str | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the k = ``options.draws`` best scores and tokens of an LM head, and its log-mass.
+
+    Kernels take k up to LONGEST. With seeds None there is one column, the largest logit.
+
+    Args:
+        hidden: as for `lm_head_max`; so are the others, and what is returned, with n = k columns in
+            order, -inf and -1 after a row's last token.
+        weight: [V, D].
+        options: beside the matmul.
+        form: one of FORMS, to force it.
+
+    Raises:
+        ValueError: If a forced form cannot serve the call.
+
+    >>> options = Options(1000, torch.tensor([7]), torch.tensor(0), draws=4)
+    >>> lm_head_top_k(torch.zeros(1, 1), torch.zeros(1000, 1), options)[1]
+    tensor([[707, 202, 613, 414]])
+    """
+    served = choose(hidden, weight, start=options.start, form=form).form
+    if options.draws > LONGEST and served != "reference":
+        if form is not None:
+            raise ValueError(
+                f"form {form!r} cannot serve this call: k is above {LONGEST}, got {options.draws}"
+            )
+        served = "reference"
+    if served == "reference":
+        from fsresearch.kernels.lm_head_top_k.reference import lm_head_top_k_reference
+
+        return lm_head_top_k_reference(hidden, weight, options)
+    from fsresearch.kernels.lm_head_top_k import lm_head_top_k as kernel
+
+    drawn: tuple[Tensor, Tensor, Tensor] = kernel(hidden, weight, *_laid_out(options), served)
+    return drawn
+
+
+def _laid_out(options: Options) -> Options:
+    """Return the options with their tensors of rows as the kernels read them."""
+    seeds, positions, temperature = options.seeds, options.positions, options.temperature
+    return options._replace(
+        seeds=None if seeds is None else seeds.contiguous(),
+        positions=None if positions is None else positions.to(torch.int64).contiguous(),
+        temperature=None if temperature is None else temperature.reshape(-1).float().contiguous(),
+    )
+
+
+def diagnosis(
+    rows: int = 64,
+    vocab: int = 151_936,
+    depth: int = 4096,
+    dtype: torch.dtype = torch.bfloat16,
+) -> Diagnosis:
+    """Return what is available here, and what serves an LM head of contiguous tensors.
+
+    Args:
+        rows: B.
+        vocab: V.
+        depth: D.
+        dtype: of hidden [B, D] and weight [V, D], on the current CUDA device if there is one.
+
+    Raises:
+        ValueError: If a size is below 1.
+
+    >>> found = diagnosis(rows=100)
+    >>> sorted(found.available), found.form in FORMS
+    (['device', 'forms', 'torch', 'triton'], True)
+    """
+    for name, size in (("rows", rows), ("vocab", vocab), ("depth", depth)):
+        checks.integer(name, size, 1)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    named = "no CUDA device"
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability()
+        named = f"{torch.cuda.get_device_name()}, capability {major}.{minor}"
+    # The last rows of weight stand for all of them, and one row of hidden for the batch.
+    start = (vocab - 1) // 64 * 64
+    hidden = torch.empty((1, depth), dtype=dtype, device=device).expand(rows, -1)
+    weight = torch.empty((vocab - start, depth), dtype=dtype, device=device)
+    probe = torch.empty((64, 64), dtype=torch.bfloat16, device=device)
+    able = [name for name in FORMS if _obstacle(name, probe, probe, 0) is None]
+    form, reasons = choose(hidden, weight, start=start)
+    tiles = None
+    if form != "reference":
+        from fsresearch.kernels.matmul import configs
+
+        tiles = configs.choose(form, rows)._asdict()
+    available = {
+        "torch": torch.__version__,
+        "triton": version("triton") if find_spec("triton") is not None else "not installed",
+        "device": named,
+        "forms": ", ".join(able),
+    }
+    return Diagnosis(available, form, tiles, reasons)
 
 
 def _obstacle(form: str, hidden: Tensor, weight: Tensor, start: int) -> str | None:

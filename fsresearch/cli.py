@@ -1,4 +1,4 @@
-"""The command line: ``fsresearch demo``, ``sample``, ``verify`` and ``methods``.
+"""The command line: ``fsresearch demo``, ``sample``, ``verify``, ``methods`` and ``doctor``.
 
 It parses and prints; the library does the work. What a caller got wrong ends with exit status 2
 and one sentence on standard error.
@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import fsresearch
+from fsresearch import backend, checks
 from fsresearch.results import OrderedSample, Sample
 from fsresearch.sampling import (
     METHODS,
@@ -44,6 +45,11 @@ app = typer.Typer(
 
 _PROMPT = "The most surprising thing about random numbers is that"
 _FILE = "a .npy or .safetensors file, FILE or FILE:NAME"
+_DTYPES = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+}
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -124,6 +130,16 @@ def _sample(
     position: Annotated[int, typer.Option(help="The decoding step; each has its noise.")] = 0,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "gumbel-max",
     temperature: Annotated[float, typer.Option(help="0 is the argmax.")] = 1.0,
+    top_k: Annotated[
+        int | None, typer.Option(help="Keep the k largest logits, of ties the lower ids.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Keep the largest logits up to this mass.")
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(help="Keep tokens at least this probable beside the likeliest."),
+    ] = None,
     num_samples: Annotated[int, typer.Option("--num-samples", "-n", help="Draws a row.")] = 1,
     log_prob: Annotated[bool, typer.Option("--log-prob", help="Add log-probabilities.")] = False,
     without_replacement: Annotated[
@@ -139,15 +155,22 @@ def _sample(
     A row that is not a distribution (no finite logit, or a NaN or +inf) gives token -1.
     """
     common: dict[str, Any] = {"seed": seed, "position": position, "temperature": temperature}
+    filters: dict[str, Any] = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
     more: dict[str, Any] = {"method": method, "num_samples": num_samples, "log_prob": log_prob}
     with _one_sentence():
         inputs = _inputs(logits, hidden, weight)
         drawn: Sample | OrderedSample
         if without_replacement is None:
             draw: Any = sample if len(inputs) == 2 else sample_logits
-            drawn = draw(*inputs, check=check, **common, **more)
-        elif method != "gumbel-max" or num_samples != 1:
-            raise ValueError("--without-replacement takes no --method and no --num-samples")
+            drawn = draw(*inputs, check=check, **common, **filters, **more)
+        elif (
+            method != "gumbel-max"
+            or num_samples != 1
+            or any(value is not None for value in filters.values())
+        ):
+            raise ValueError(
+                "--without-replacement takes no --method, no --num-samples and no filter"
+            )
         else:
             draw = (
                 sample_without_replacement
@@ -177,6 +200,35 @@ def _methods(as_json: _Json = False) -> None:
         table.add_column(column, no_wrap=column in columns[:3])
     for row in rows:
         table.add_row(*row)
+    Console().print(table)
+
+
+@app.command("doctor")
+def _doctor(
+    rows: Annotated[int, typer.Option(help="The batch B of a call.")] = 64,
+    vocab: Annotated[int, typer.Option(help="Its vocabulary V.")] = 151_936,
+    depth: Annotated[int, typer.Option(help="Its hidden size D.")] = 4096,
+    dtype: Annotated[str, typer.Option(help=f"One of {', '.join(_DTYPES)}.")] = "bfloat16",
+    as_json: _Json = False,
+) -> None:
+    """Say what is available, and which kernel serves a call of the given shape, and why."""
+    with _one_sentence():
+        checks.choice("dtype", dtype, _DTYPES)
+        found = backend.diagnosis(rows, vocab, depth, _DTYPES[dtype])
+    if as_json:
+        typer.echo(json.dumps(found._asdict(), indent=2))
+        return
+    table = Table(show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name, value in found.available.items():
+        table.add_row(name, value, end_section=name == "forms")
+    table.add_row("call", f"[{rows}, {depth}] by [{vocab}, {depth}], {dtype}")
+    table.add_row("form", found.form)
+    if found.tiles is not None:
+        table.add_row("tiles", ", ".join(f"{k} {v}" for k, v in found.tiles.items()))
+    for form, reason in found.reasons.items():
+        table.add_row(f"not {form}", reason)
     Console().print(table)
 
 
@@ -300,13 +352,21 @@ def _inputs(logits: str | None, hidden: str | None, weight: str | None) -> list[
 
 
 def _numbers(name: str, value: Any) -> Tensor:
-    """Read a list, or a list of lists, as float32."""
+    """Read a list, or a list of lists, as float32; true and false are no numbers."""
     try:
+        if _has_truth(value):
+            raise ValueError("got true or false")
         return torch.tensor(value, dtype=torch.float32)
     except (OverflowError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
             f"{name} on standard input must be a list of numbers, or lists of one length: {error}"
         ) from error
+
+
+def _has_truth(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_has_truth, value))
+    return isinstance(value, bool)
 
 
 def _rows(values: Tensor) -> Tensor:

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fsresearch import arguments
-from fsresearch.arguments import Options
+from fsresearch import arguments, checks
 from fsresearch.methods import METHODS, draw
 from fsresearch.noise import GROUP_SIZE
+from fsresearch.options import Options
 from fsresearch.results import Sample
 from fsresearch.schedules.ranks import ranks
 from fsresearch.sources import LMHead
@@ -87,10 +87,10 @@ def sample(
     """
     arguments.check_head(hidden, weight_shard, empty=True)
     rows = len(weight_shard)
-    start = arguments.integer("vocab_start", vocab_start, 0, _MAX_VOCAB - rows)
+    start = checks.integer("vocab_start", vocab_start, 0, _MAX_VOCAB - rows)
     if seed is None:
         raise ValueError("seed must be given over ranks, got None")
-    arguments.check_name("method", method, ("gumbel-max", "grouped"))
+    checks.choice("method", method, ("gumbel-max", "grouped"))
     if method == "grouped" and rows and start % GROUP_SIZE:
         raise ValueError(
             f"vocab_start must be a multiple of {GROUP_SIZE} for method grouped, got {start}; "
@@ -98,12 +98,12 @@ def sample(
         )
     shard_size = rows
     if vocab_size is not None:
-        total = arguments.integer("vocab_size", vocab_size, 1)
+        total = checks.integer("vocab_size", vocab_size, 1)
         shard_size = min(max(total - start, 0), rows)
     options = Options(temperature, bias, mask, softcap, logit_scale, shard_size or None)
-    transform, greedy, _ = arguments.transform(options, len(hidden), rows, hidden.device)
+    transform, greedy, _ = options.transform(len(hidden), rows, hidden.device)
     source = LMHead(hidden, weight_shard, transform, vocab_size=shard_size, start=start)
-    arguments.check_flags(log_prob=log_prob, check=check)
+    checks.flags(log_prob=log_prob, check=check)
     noise = arguments.row_noise(seed, position, role, num_samples, source.rows, source.device)
     if check:
         arguments.check_values(temperature, position)

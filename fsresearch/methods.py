@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fsresearch import backend
+from fsresearch.heads import head_options
 from fsresearch.hierarchy import LogMassTree
 from fsresearch.noise import GROUP_SIZE, RowNoise
 from fsresearch.results import Sample
@@ -170,41 +171,13 @@ def _fused(
     source: Source, noise: RowNoise, method: Method, greedy: Tensor | bool, log_prob: bool
 ) -> _Drawn | None:
     """Run a kernel's fast lift where one serves, greedy rows included; else None."""
-    if source.device.type != "cuda" or method.name != "gumbel-max":
+    if method.name not in ("gumbel-max", "grouped") or not isinstance(source, LMHead):
         return None
-    if type(source) is not LMHead:
+    options = head_options(source, noise, greedy, log_prob)
+    if options is None:
         return None
-    per_row = isinstance(source.transform.inverse_temperature, Tensor)
-    if per_row and not isinstance(source.temperature, Tensor):
-        return None
-    if backend.choose(source.raw_hidden, source.weight, start=source.start).form == "reference":
-        return None
-    transform = source.transform
-    temperature = source.temperature
-    inverse = 1.0
-    if isinstance(temperature, Tensor):
-        temperature = temperature.expand(source.rows)
-    else:
-        temperature = None
-        if transform.inverse_temperature is not None:
-            inverse = float(transform.inverse_temperature)
-    perturbed, token, log_mass = backend.lm_head_max(
-        source.raw_hidden,
-        source.weight,
-        seeds=None if greedy is True else noise.seeds,
-        positions=None if greedy is True else noise.positions,
-        temperature=temperature,
-        inverse=inverse,
-        bias=transform.bias,
-        mask=transform.mask,
-        logit_scale=transform.logit_scale,
-        softcap=transform.softcap,
-        vocab_size=source.stop - source.start,
-        start=source.start,
-        draws=len(noise.draws),
-        role=noise.role,
-        log_mass=log_prob,
-    )
+    kernel = backend.lm_head_group if method.name == "grouped" else backend.lm_head_max
+    perturbed, token, log_mass = kernel(source.raw_hidden, source.weight, options)
     return _Drawn(token, perturbed, log_mass, None)
 
 

@@ -18,6 +18,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fsresearch import checks
+from fsresearch.addresses import TOKENS, WORDS, check_address, check_places
+from fsresearch.philox import philox
+
 __all__ = [
     "COIN",
     "DRAFT",
@@ -50,9 +54,6 @@ LEAF, GROUP, COIN, SEED, REFINE, NODE = range(6)
 DRAFT, TARGET, RESIDUAL, WATERMARK = 1, 2, 3, 4
 
 _LOW = 0xFFFFFFFF
-_MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
-_WEYL = 0x9E3779B9, 0xBB67AE85
-_ROUNDS = 10
 _LARGEST_UNREFINED = 11.090347  # -log(-log1p(-2**-16)) to float32, between words 65,535 and 65,536
 
 
@@ -70,8 +71,8 @@ def words(
     Args:
         seeds: int64 [B], the rows' 64-bit seeds.
         units: int64 [T] or [B, T], each in [0, 2**32).
-        draw: int or int64 [B], in [0, 2**32).
-        position: int or int64 [B] or 0-d, in [0, 2**56).
+        draw: in [0, 2**32), an int, or int64 or int32, 0-d or [B].
+        position: in [0, 2**56), likewise.
         kind: what the words are for, one of LEAF, GROUP, COIN, SEED, REFINE, NODE.
         role: the caller's stream, in [0, 32).
 
@@ -79,23 +80,17 @@ def words(
         Four int64 tensors [B, T] with values in [0, 2**32).
 
     Raises:
-        ValueError: If kind or role is out of range.
+        TypeError: If an argument has the wrong type or dtype.
+        ValueError: If a shape, device or number is not accepted; values of tensors are read on the
+            CPU only.
 
     >>> w = words(torch.tensor([0]), torch.tensor([0]))
     >>> [f"{int(x):08x}" for x in w]
     ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
     """
-    if not 0 <= kind <= NODE:
-        raise ValueError(f"kind must be in [0, {NODE}], got {kind}")
-    if not 0 <= role < 32:
-        raise ValueError(f"role must be in [0, 32), got {role}")
-    stream = (role << 3 | kind) << 24
-    at = _column(position, seeds)
-    key = (seeds & _LOW)[:, None], (seeds >> 32 & _LOW)[:, None]
-    if units.dim() == 1:
-        units = units[None]
-    counter = (units, _column(draw, seeds) & _LOW, at & _LOW, at >> 32 & 0xFFFFFF | stream)
-    return _philox(key, counter, (len(seeds), units.shape[1]))
+    kind = checks.integer("kind", kind, 0, NODE)
+    check_address(seeds, "units", units, WORDS, draw, position, role)
+    return _words(seeds, units, draw, position, kind, role)
 
 
 def gumbel(
@@ -110,23 +105,22 @@ def gumbel(
 
     Args:
         seeds: int64 [B].
-        token_ids: int64 [T] or [B, T], global ids.
-        draw: int or int64 [B].
-        position: int or int64 [B] or 0-d.
-        role: the caller's stream, in [0, 32).
+        token_ids: int64 [T] or [B, T], global ids in [0, 2**34).
+        draw: as for `words`; so are the others.
+        position: the decoding step.
+        role: the caller's stream.
 
     Returns:
         float32 [B, T], finite, within 2**-22 max(1, abs(g)) of the value in real arithmetic.
 
+    Raises:
+        TypeError, ValueError: As for `words`.
+
     >>> gumbel(torch.tensor([7]), torch.tensor([3, 1_000_003]))
     tensor([[0.7040, 1.7509]])
     """
-    units, lanes = leaf_address(token_ids)
-    leaf = words(seeds, units, draw=draw, position=position, role=role)
-    more = words(seeds, units, draw=draw, position=position, role=role, kind=REFINE)
-    lanes = lanes.expand(leaf[0].shape)[None]
-    word, refinement = (torch.stack(w).gather(0, lanes)[0] for w in (leaf, more))
-    return gumbel_from_words(word, refinement)
+    check_address(seeds, "token_ids", token_ids, TOKENS, draw, position, role)
+    return _gumbel(seeds, token_ids, draw, position, role)
 
 
 def leaf_address(token_ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,6 +129,7 @@ def leaf_address(token_ids: Tensor) -> tuple[Tensor, Tensor]:
     >>> leaf_address(torch.tensor([0, 16, 63, 64]))
     (tensor([ 0,  0, 15, 16]), tensor([0, 1, 3, 0]))
     """
+    checks.tensor("token_ids", token_ids, torch.int64)
     return token_ids // 64 * 16 + token_ids % 16, token_ids // 16 % 4
 
 
@@ -148,12 +143,17 @@ def gumbel_from_words(word: Tensor, refinement: Tensor) -> Tensor:
     Returns:
         float32 of the broadcast shape: finite, and decreasing in (word, refinement).
 
+    Raises:
+        TypeError, ValueError: If a word is not int64, or on the CPU not in [0, 2**32).
+
     >>> ends = torch.tensor([0, 2**32 - 1])
     >>> gumbel_from_words(ends, ends)
     tensor([45.0546, -3.1300])
     """
-    small = word < REFINE_BELOW
-    return torch.where(small, _refined(word * small, refinement), _unrefined(word))
+    for name, value in (("word", word), ("refinement", refinement)):
+        checks.tensor(name, value, torch.int64)
+        checks.within(name, value, WORDS)
+    return _from_words(word, refinement)
 
 
 def gumbel_from_bits(high: Tensor, low: Tensor) -> Tensor:
@@ -162,6 +162,9 @@ def gumbel_from_bits(high: Tensor, low: Tensor) -> Tensor:
     Args:
         high: int64 words, the leading 32 bits.
         low: int64 words, the trailing 32 bits.
+
+    Raises:
+        TypeError: If they are not int64.
 
     >>> gumbel_from_bits(torch.tensor([0, 2**32 - 1]), torch.tensor([0, 2**32 - 1]))
     tensor([45.0546, -3.8079], dtype=torch.float64)
@@ -175,9 +178,14 @@ def gumbel_from_bits(high: Tensor, low: Tensor) -> Tensor:
 def uniform_from_bits(high: Tensor, low: Tensor) -> Tensor:
     """Convert 64 bits to float64 in (0, 1], the midpoint of their cell (1 only by rounding).
 
+    Raises:
+        TypeError: If high and low are not int64.
+
     >>> uniform_from_bits(torch.tensor([1 << 31]), torch.tensor([0]))
     tensor([0.5000], dtype=torch.float64)
     """
+    checks.tensor("high", high, torch.int64)
+    checks.tensor("low", low, torch.int64)
     return ((low.double() + 0.5) * 2.0**-32 + high) * 2.0**-32
 
 
@@ -186,17 +194,30 @@ def derive_seeds(seed: int | Tensor, rows: int | Tensor) -> Tensor:
 
     Args:
         seed: int in [-2**63, 2**63), or an int64 0-d tensor (not read on the host).
-        rows: how many rows, or the int64 row numbers [B].
+        rows: how many rows, or the int64 row numbers [B], in [0, 2**32).
 
     Returns:
         int64 [B].
 
+    Raises:
+        TypeError, ValueError: Naming the argument at fault.
+
     >>> derive_seeds(3, 2)
     tensor([  31599815295821320, 8516602760668751066])
     """
-    seeds = torch.as_tensor(seed, dtype=torch.int64).reshape(1)
-    units = torch.arange(rows, device=seeds.device) if isinstance(rows, int) else rows
-    low, high, _, _ = words(seeds, units, kind=SEED)
+    if isinstance(seed, Tensor):
+        checks.tensor("seed", seed, torch.int64)
+        if seed.dim():
+            raise ValueError(f"seed must be an int or 0-d, got shape {list(seed.shape)}")
+        seeds = seed[None]
+    else:
+        seeds = torch.tensor([checks.integer("seed", seed, -(1 << 63), (1 << 63) - 1)])
+    if isinstance(rows, Tensor):
+        check_places("rows", rows, WORDS, 1, seeds.device)
+        units = rows
+    else:
+        units = torch.arange(checks.integer("rows", rows, 0, WORDS), device=seeds.device)
+    low, high, _, _ = _words(seeds, units, 0, 0, SEED, 0)
     return (high << 32 | low)[0]
 
 
@@ -220,13 +241,13 @@ class RowNoise(NamedTuple):
         rows, draws = len(self.seeds), len(self.draws)
         if units.dim() == 3:
             units = units.reshape(rows * draws, units.shape[2])
-        drawn = words(
+        drawn = _words(
             self.seeds.repeat_interleave(draws),
             units,
-            draw=self.draws.repeat(rows),
-            position=self.positions.expand(rows).repeat_interleave(draws),
-            kind=kind,
-            role=self.role,
+            self.draws.repeat(rows),
+            self.positions.expand(rows).repeat_interleave(draws),
+            kind,
+            self.role,
         )
         a, b, c, d = (w.view(rows, draws, w.shape[1]) for w in drawn)
         return a, b, c, d
@@ -234,12 +255,12 @@ class RowNoise(NamedTuple):
     def gumbel(self, token_ids: Tensor) -> Tensor:
         """Return Gumbels float32 [B, n, T] of any tokens int64 [B, n, T]."""
         rows, draws = len(self.seeds), len(self.draws)
-        noise = gumbel(
+        noise = _gumbel(
             self.seeds.repeat_interleave(draws),
             token_ids.reshape(rows * draws, token_ids.shape[2]),
-            draw=self.draws.repeat(rows),
-            position=self.positions.expand(rows).repeat_interleave(draws),
-            role=self.role,
+            self.draws.repeat(rows),
+            self.positions.expand(rows).repeat_interleave(draws),
+            self.role,
         )
         return noise.view(token_ids.shape)
 
@@ -266,14 +287,14 @@ class RowNoise(NamedTuple):
         address = self.seeds[row], self.draws[draw], self.positions.expand(len(self.seeds))[row]
         units = group[:, None] * 16 + torch.arange(16, device=group.device)
         seeds, draws, positions = address
-        drawn = words(seeds, units, draw=draws, position=positions, role=self.role)
+        drawn = _words(seeds, units, draws, positions, LEAF, self.role)
         word = torch.cat(drawn, 1)
         noise = _unrefined(word)
         at, lane = (word < REFINE_BELOW).nonzero(as_tuple=True)
         if len(at):
             seeds, draws, positions = (part[at] for part in address)
             ids = (group[at] * GROUP_SIZE + lane)[:, None]
-            refined = gumbel(seeds, ids, draw=draws, position=positions, role=self.role)
+            refined = _gumbel(seeds, ids, draws, positions, self.role)
             noise[at, lane] = refined[:, 0]
         return noise
 
@@ -292,6 +313,42 @@ class RowNoise(NamedTuple):
             ids = first * GROUP_SIZE + torch.arange(noise.shape[2], device=noise.device)
             refined = self.gumbel(ids.expand(noise.shape))
             torch.where(noise > _LARGEST_UNREFINED, refined, noise, out=noise)
+
+
+def _words(
+    seeds: Tensor,
+    units: Tensor,
+    draw: int | Tensor,
+    position: int | Tensor,
+    kind: int,
+    role: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return what `words` does, unchecked."""
+    stream = (role << 3 | kind) << 24
+    at = _column(position, seeds)
+    key = (seeds & _LOW)[:, None], (seeds >> 32 & _LOW)[:, None]
+    if units.dim() == 1:
+        units = units[None]
+    counter = (units, _column(draw, seeds) & _LOW, at & _LOW, at >> 32 & 0xFFFFFF | stream)
+    return philox(key, counter, (len(seeds), units.shape[1]))
+
+
+def _gumbel(
+    seeds: Tensor, token_ids: Tensor, draw: int | Tensor, position: int | Tensor, role: int
+) -> Tensor:
+    """Return what `gumbel` does, unchecked."""
+    units, lanes = leaf_address(token_ids)
+    leaf = _words(seeds, units, draw, position, LEAF, role)
+    more = _words(seeds, units, draw, position, REFINE, role)
+    lanes = lanes.expand(leaf[0].shape)[None]
+    word, refinement = (torch.stack(w).gather(0, lanes)[0] for w in (leaf, more))
+    return _from_words(word, refinement)
+
+
+def _from_words(word: Tensor, refinement: Tensor) -> Tensor:
+    """Return what `gumbel_from_words` does, unchecked."""
+    small = word < REFINE_BELOW
+    return torch.where(small, _refined(word * small, refinement), _unrefined(word))
 
 
 def _unrefined(word: Tensor) -> Tensor:
@@ -314,45 +371,3 @@ def _column(value: int | Tensor, seeds: Tensor) -> Tensor:
     if isinstance(value, Tensor):
         return value.to(seeds.device, torch.int64).reshape(-1, 1)
     return torch.full((1, 1), value, dtype=torch.int64, device=seeds.device)
-
-
-def _philox(
-    key: tuple[Tensor, Tensor], counter: tuple[Tensor, ...], shape: tuple[int, int]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Philox4x32-10 on int64 tensors that broadcast to shape.
-
-    Two rounds run on the parts of the counter that differ by row or by unit alone. The other eight
-    run in place on full pairs, (c0, c2) in ``factors`` and (c1, c3) in ``words``. Only factors need
-    their upper bits cleared in between.
-    """
-    keys = torch.stack(key) + _round_constants(key[0].device)
-    k0, k1 = keys[0]
-    c0, c1, c2, c3 = counter
-    p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-    c0, c2 = (p1 >> 32 ^ c1 ^ k0) & _LOW, (p0 >> 32 ^ (c3 ^ k1)) & _LOW
-    c1, c3 = p1, p0
-    k0, k1 = keys[1]
-    pairs = torch.empty((3, 2, *shape), dtype=torch.int64, device=c0.device)
-    (factors, (f0, f1)), (words, (w0, w1)), (products, (q0, q1)) = (
-        (pair, pair.unbind()) for pair in pairs.unbind()
-    )
-    torch.mul(c2, _MULTIPLIERS[1], out=w0)
-    p0 = c0 * _MULTIPLIERS[0]
-    w1.copy_(p0)
-    torch.bitwise_right_shift(w0, 32, out=f0).bitwise_xor_(c1 ^ k0)
-    torch.bitwise_xor(p0 >> 32 ^ k1, c3, out=f1)
-    factors.bitwise_and_(_LOW)
-    for round_keys in keys[2:].unbind():
-        torch.mul(f0, _MULTIPLIERS[0], out=q1)
-        torch.mul(f1, _MULTIPLIERS[1], out=q0)
-        torch.bitwise_right_shift(products, 32, out=factors)
-        factors.bitwise_xor_(words).bitwise_xor_(round_keys).bitwise_and_(_LOW)
-        (words, w0, w1), (products, q0, q1) = (products, q0, q1), (words, w0, w1)
-    words.bitwise_and_(_LOW)
-    return f0, w0, f1, w1
-
-
-def _round_constants(device: torch.device) -> Tensor:
-    """Return what the rounds add to the two key words, int64 [rounds, 2, 1, 1]."""
-    constants = [torch.arange(_ROUNDS, device=device) * weyl for weyl in _WEYL]
-    return torch.stack(constants, 1)[..., None, None]

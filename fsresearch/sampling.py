@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fsresearch import arguments
-from fsresearch.arguments import Options
+from fsresearch import arguments, checks
 from fsresearch.methods import METHODS, draw
+from fsresearch.options import Options
 from fsresearch.results import OrderedSample, Sample
 from fsresearch.schedules.online import online
 from fsresearch.scoring import token_log_prob
@@ -103,9 +103,9 @@ def sample(
     """
     arguments.check_head(hidden, weight)
     options = Options(temperature, bias, mask, softcap, logit_scale, vocab_size)
-    transform, greedy, vocab = arguments.transform(options, len(hidden), len(weight), hidden.device)
+    transform, greedy, vocab = options.transform(len(hidden), len(weight), hidden.device)
     source = LMHead(hidden, weight, transform, vocab_size=vocab, temperature=options.temperature)
-    arguments.check_flags(log_prob=log_prob, check=check)
+    checks.flags(log_prob=log_prob, check=check)
     kept = truncate(source, Filters(top_k, top_p, min_p), greedy, check)
     return _sample(
         kept, options, greedy, seed, position, role, method, num_samples, log_prob, check
@@ -153,11 +153,9 @@ def sample_logits(
     """
     arguments.check_logits(logits)
     options = Options(temperature, bias, mask, softcap, logit_scale, vocab_size)
-    transform, greedy, vocab = arguments.transform(
-        options, len(logits), logits.shape[1], logits.device
-    )
+    transform, greedy, vocab = options.transform(len(logits), logits.shape[1], logits.device)
     source = Logits(logits, transform, vocab_size=vocab)
-    arguments.check_flags(log_prob=log_prob, check=check)
+    checks.flags(log_prob=log_prob, check=check)
     kept = truncate(source, Filters(top_k, top_p, min_p), greedy, check)
     return _sample(
         kept, options, greedy, seed, position, role, method, num_samples, log_prob, check
@@ -215,8 +213,8 @@ def sample_without_replacement(
     """
     arguments.check_head(hidden, weight)
     options = Options(temperature, bias, mask, softcap, logit_scale, vocab_size)
-    transform, greedy, vocab = arguments.transform(options, len(hidden), len(weight), hidden.device)
-    source = LMHead(hidden, weight, transform, vocab_size=vocab)
+    transform, greedy, vocab = options.transform(len(hidden), len(weight), hidden.device)
+    source = LMHead(hidden, weight, transform, vocab_size=vocab, temperature=options.temperature)
     return _without_replacement(source, options, greedy, k, seed, position, role, check)
 
 
@@ -256,9 +254,7 @@ def sample_logits_without_replacement(
     """
     arguments.check_logits(logits)
     options = Options(temperature, bias, mask, softcap, logit_scale, vocab_size)
-    transform, greedy, vocab = arguments.transform(
-        options, len(logits), logits.shape[1], logits.device
-    )
+    transform, greedy, vocab = options.transform(len(logits), logits.shape[1], logits.device)
     source = Logits(logits, transform, vocab_size=vocab)
     return _without_replacement(source, options, greedy, k, seed, position, role, check)
 
@@ -307,9 +303,9 @@ def log_prob(
     """
     arguments.check_head(hidden, weight)
     arguments.check_tokens(token, len(hidden), hidden.device)
-    arguments.check_flags(check=check)
+    checks.flags(check=check)
     options = Options(temperature, bias, mask, softcap, logit_scale, vocab_size)
-    transform, _, vocab = arguments.transform(options, len(hidden), len(weight), hidden.device)
+    transform, _, vocab = options.transform(len(hidden), len(weight), hidden.device)
     if check:
         arguments.check_values(temperature, 0)
         arguments.check_ids(token, vocab)
@@ -333,7 +329,7 @@ def _sample(
     check: bool,
 ) -> Sample:
     """Draw from a source by a named method, after the arguments that concern logits."""
-    arguments.check_name("method", method, METHODS)
+    checks.choice("method", method, METHODS)
     noise = arguments.row_noise(seed, position, role, num_samples, source.rows, source.device)
     if check:
         arguments.check_values(options.temperature, position)
@@ -354,7 +350,7 @@ def _without_replacement(
     check: bool,
 ) -> OrderedSample:
     """Draw without replacement from a source, after the arguments that concern logits."""
-    arguments.check_flags(check=check)
+    checks.flags(check=check)
     counts = arguments.sample_sizes(k, source.rows, source.stop)
     noise = arguments.row_noise(seed, position, role, 1, source.rows, source.device)
     if check:

@@ -11,6 +11,7 @@ It is correct before it is fast: the rows are held as logits [B, V], a block at 
 
 from __future__ import annotations
 
+import sys
 import warnings
 from functools import cache
 from itertools import pairwise
@@ -19,14 +20,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fsresearch import arguments
+from fsresearch import checks
 from fsresearch.sources import LMHead, Logits, Source
 from fsresearch.tiles import tile_cuts
 from fsresearch.transforms import Transform
 
-__all__ = ["Filters", "MaterializedLogitsWarning", "kept", "truncate"]
+__all__ = ["Filters", "MaterializedLogitsWarning", "kept", "truncate", "warn_materialized"]
 
 _BLOCK_ELEMENTS = 1 << 22
+_PASSED_OVER = "fsresearch", "torch"
 
 _FLOATING = torch.float32, torch.float64, torch.bfloat16, torch.float16
 
@@ -51,6 +53,41 @@ class Filters(NamedTuple):
     top_p: float | Tensor | None = None
     min_p: float | Tensor | None = None
 
+    def checked(self, rows: int, device: torch.device, check: bool = False) -> Filters:
+        """Return the filters with None for shares that keep everything.
+
+        Args:
+            rows: B.
+            device: where tensors [B] must be.
+            check: read tensors on the host.
+
+        Raises:
+            TypeError, ValueError: Naming the argument at fault, with check also the row.
+
+        >>> Filters(top_k=0).checked(1, torch.device("cpu"))
+        Traceback (most recent call last):
+        ValueError: top_k must be at least 1, got 0
+        """
+        top_k, *shares = self
+        if isinstance(top_k, Tensor):
+            checks.row_integers("top_k", top_k, rows, device)
+        elif top_k is not None:
+            top_k = checks.integer("top_k", top_k, 1)
+        for i, (name, off) in enumerate((("top_p", 1.0), ("min_p", 0.0))):
+            share = shares[i]
+            if isinstance(share, Tensor):
+                checks.tensor(name, share, *_FLOATING)
+                checks.per_row(name, share, rows, device)
+            elif share is not None:
+                share = checks.number(name, share)
+                if not 0 <= share <= 1:
+                    raise ValueError(f"{name} must be in [0, 1], got {share}")
+                shares[i] = None if share == off else share
+        made = Filters(top_k, *shares)
+        if check:
+            _check_values(made)
+        return made
+
 
 def kept(
     transformed_logits: Tensor,
@@ -69,14 +106,23 @@ def kept(
         top_p: masses accumulate in float64.
         min_p: compared in float64, as differences of logits.
 
+    Raises:
+        TypeError, ValueError: Naming the argument at fault.
+
     >>> row = torch.tensor([[1.0, 2.0, 2.0, 2.0, 3.0]])
     >>> kept(row, top_k=3)
     tensor([[False,  True,  True, False,  True]])
     >>> kept(row, top_p=0.6), kept(row, min_p=0.3)
     (tensor([[False,  True, False, False,  True]]), tensor([[False,  True,  True,  True,  True]]))
     """
+    checks.tensor("transformed_logits", transformed_logits, torch.float32, torch.float64)
+    if transformed_logits.dim() != 2:
+        raise ValueError(
+            f"transformed_logits must be [B, V], got shape {list(transformed_logits.shape)}"
+        )
     logits = transformed_logits + 0.0
-    vocab = logits.shape[1]
+    rows, vocab = logits.shape
+    top_k, top_p, min_p = Filters(top_k, top_p, min_p).checked(rows, logits.device)
     k, p, least = (_column(value, logits) for value in (top_k, top_p, min_p))
     largest = logits.amax(1, keepdim=True)
     with_mass = logits > -torch.inf
@@ -118,13 +164,13 @@ def truncate(
     Traceback (most recent call last):
     ValueError: top_k must be at least 1, got 0
     """
-    filters = _checked(filters, source)
-    if check:
-        _check_values(filters)
+    filters = filters.checked(source.rows, source.device, check)
+    if isinstance(filters.top_k, int) and filters.top_k >= source.stop:
+        filters = filters._replace(top_k=None)
     if greedy is True or not source.rows or all(value is None for value in filters):
         return source
     if isinstance(source, LMHead):
-        _say_once()
+        warn_materialized()
     block = max(_BLOCK_ELEMENTS // source.stop, 1)
     parts = []
     for start in range(0, source.rows, block):
@@ -139,38 +185,18 @@ def truncate(
     return _with(source, source.transform._replace(mask=keep))
 
 
-def _checked(filters: Filters, source: Source) -> Filters:
-    """Return the filters with None for numbers that keep everything."""
-    top_k, *shares = filters
-    if isinstance(top_k, Tensor):
-        _check_tensor("top_k", top_k, (torch.int64, torch.int32), source)
-    elif top_k is not None:
-        top_k = arguments.integer("top_k", top_k, 1)
-        top_k = top_k if top_k < source.stop else None
-    for i, (name, off) in enumerate((("top_p", 1.0), ("min_p", 0.0))):
-        share = shares[i]
-        if isinstance(share, Tensor):
-            _check_tensor(name, share, _FLOATING, source)
-        elif share is not None:
-            share = arguments.check_number(name, share)
-            if not 0 <= share <= 1:
-                raise ValueError(f"{name} must be in [0, 1], got {share}")
-            shares[i] = None if share == off else share
-    return Filters(top_k, *shares)
-
-
-def _check_tensor(
-    name: str, value: Tensor, dtypes: tuple[torch.dtype, ...], source: Source
-) -> None:
-    if value.dtype not in dtypes:
-        accepted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        raise TypeError(f"{name} must be {accepted}, got a tensor of {value.dtype}")
-    if value.shape not in ((), (source.rows,)):
-        raise ValueError(f"{name} must be 0-d or [{source.rows}], got shape {list(value.shape)}")
-    if value.dim() and value.device != source.device:
-        raise ValueError(
-            f"{name} must be on {source.device} with the other inputs, got {value.device}"
-        )
+@cache
+def warn_materialized() -> None:
+    """Warn, once in a process, that filters hold logits, at the line that called this package."""
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back and frame.f_globals["__name__"].partition(".")[0] in _PASSED_OVER:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(
+        "top_k, top_p and min_p hold logits [B, V], a block of rows at a time, and sort them: "
+        "a reference, correct before it is fast. This is said once.",
+        MaterializedLogitsWarning,
+        stacklevel=level,
+    )
 
 
 def _check_values(filters: Filters) -> None:
@@ -257,13 +283,3 @@ def _with(
             temperature=_rows(source.temperature, rows),
         )
     return Logits(source.logits[rows], transform, vocab_size=source.stop)
-
-
-@cache
-def _say_once() -> None:
-    warnings.warn(
-        "top_k, top_p and min_p hold logits [B, V], a block of rows at a time, and sort them: "
-        "a reference, correct before it is fast. This is said once.",
-        MaterializedLogitsWarning,
-        stacklevel=5,
-    )

@@ -10,6 +10,8 @@ function unit and is within `ROUGH_ERROR`: enough to name the few tokens that co
 
 from __future__ import annotations
 
+import struct
+
 import triton
 import triton.language as tl
 
@@ -21,10 +23,14 @@ __all__ = [
     "ROUGH_ERROR",
     "ROUGH_LOG2_PTX",
     "gumbel",
+    "gumbel_from_bits",
+    "gumbel_ptx",
+    "hex_ptx",
     "leaf_unit",
     "philox",
     "pick_lane",
     "rough_log2",
+    "uniform_from_bits",
 ]
 
 REFINE_BELOW = tl.constexpr(noise.REFINE_BELOW)
@@ -51,6 +57,86 @@ ROUGH_LOG2_PTX = """
     setp.lt.f32 q, v, 0f00000000;
     selp.f32 y, y, e, q;
 """
+
+
+# Sets f32 l to log a for a normal positive a, as libdevice does; i, m and r are scratch.
+_LOG_PTX = """
+    mov.b32 i, a; add.s32 i, i, -1059760811; and.b32 i, i, -8388608;
+    mov.b32 m, a; sub.s32 m, m, i; mov.b32 r, m; cvt.rn.f32.s32 l, i; mul.f32 l, l, 0f34000000;
+    add.f32 r, r, 0fBF800000;
+    fma.rn.f32 q, r, 0fBE055027, 0f3E1039F6; fma.rn.f32 q, q, r, 0fBDF8CDCC;
+    fma.rn.f32 q, q, r, 0f3E0F2955; fma.rn.f32 q, q, r, 0fBE2AD8B9;
+    fma.rn.f32 q, q, r, 0f3E4CED0B; fma.rn.f32 q, q, r, 0fBE7FFF22;
+    fma.rn.f32 q, q, r, 0f3EAAAA78; fma.rn.f32 q, q, r, 0fBF000000;
+    mul.f32 q, q, r; fma.rn.f32 q, q, r, r;
+    fma.rn.f32 l, l, 0f3F317218, q;"""
+_PARAMETERS = (
+    0.396646125,
+    -0.420243389,
+    0.318446111,
+    -0.0153124226,
+    0.10080059,
+    0.123810948,
+    0.208378433,
+    0.49999956,
+)
+
+
+def gumbel_ptx(word: str, token: str, keys: list[str], counters: list[str]) -> str:
+    """Return PTX that sets the float32 g as `gumbel` would; short, for code that seldom runs.
+
+    A word below REFINE_BELOW takes its refinement from a second call of Philox.
+
+    Args:
+        word: operand, the token's.
+        token: operand.
+        keys: operands k0 and k1.
+        counters: operands c1, c2 and c3.
+    """
+    series = f"mov.f32 q, {hex_ptx(_PARAMETERS[0])};" + "".join(
+        f" fma.rn.f32 q, v, q, {hex_ptx(value)};" for value in _PARAMETERS[1:]
+    )
+    return f"""{{
+    .reg .f32 v, h, a, l, q, r; .reg .b32 i, m, c, d, e, f, s, t, y, z; .reg .pred p;
+    mov.f32 h, 0f3F000000;
+    setp.ge.u32 p, {word}, {noise.REFINE_BELOW};
+    @p bra REFINED;
+    shr.u32 c, {token}, 6; and.b32 i, {token}, 15; mad.lo.u32 c, c, 16, i;
+    mov.b32 d, {counters[0]}; mov.b32 e, {counters[1]};
+    or.b32 f, {counters[2]}, {noise.REFINE << 24};
+    mov.b32 s, {keys[0]}; mov.b32 t, {keys[1]}; mov.b32 i, 10;
+ROUND:
+    .pragma "nounroll";
+    mul.hi.u32 y, c, 0xD2511F53; mul.lo.u32 c, c, 0xD2511F53;
+    mul.hi.u32 z, e, 0xCD9E8D57; mul.lo.u32 e, e, 0xCD9E8D57;
+    xor.b32 z, z, d; xor.b32 y, y, f; mov.b32 d, e; mov.b32 f, c;
+    xor.b32 c, z, s; xor.b32 e, y, t;
+    add.u32 s, s, 0x9E3779B9; add.u32 t, t, 0xBB67AE85; sub.u32 i, i, 1;
+    setp.ne.u32 p, i, 0;
+    @p bra ROUND;
+    and.b32 i, {token}, 16; setp.ne.u32 p, i, 0; selp.b32 c, d, c, p; selp.b32 e, f, e, p;
+    and.b32 i, {token}, 32; setp.ne.u32 p, i, 0; selp.b32 c, e, c, p;
+    cvt.rn.f32.u32 h, c; mul.f32 h, h, 0f2F800000; add.f32 h, h, 0f2F000000;
+REFINED:
+    shr.s32 i, {word}, 31; xor.b32 i, i, {word}; cvt.rn.f32.u32 v, i;
+    add.f32 v, v, h; mul.f32 v, v, 0f2F800000; mov.f32 a, v;{_LOG_PTX}
+    setp.lt.s32 p, {word}, 0;
+    @p bra FAR;
+    {series}
+    fma.rn.f32 l, v, q, l;
+    bra SCORED;
+FAR:
+    neg.f32 a, l;{_LOG_PTX}
+SCORED:
+    neg.f32 g, l;
+    }}"""
+
+
+def hex_ptx(value: float) -> str:
+    """Return a float32 as PTX writes it."""
+    return f"0f{struct.unpack('>I', struct.pack('>f', value))[0]:08X}"
+
+
 _ROUGH_LOG2 = tl.constexpr(
     "{ .reg .f32 v, e, y; .reg .b32 w; .reg .pred q; mov.b32 w, $1;"
     + ROUGH_LOG2_PTX
@@ -95,12 +181,33 @@ def pick_lane(token, w0, w1, w2, w3):
 @triton.jit
 def gumbel(word, refinement):
     """Return the standard Gumbels float32 of words uint32 with their refinements uint32."""
+    return _gumbel(word, tl.where(word < REFINE_BELOW, _fraction(refinement), 0.5))
+
+
+@triton.jit
+def gumbel_from_bits(high, low):
+    """Return the standard Gumbels float32 of 64 bits, two words uint32."""
+    return _gumbel(high, _fraction(tl.where(high >= 0x80000000, ~low, low)))
+
+
+@triton.jit
+def uniform_from_bits(high, low):
+    """Return float32 in (0, 1] of 64 bits, two words uint32."""
+    return (high.to(tl.float32) + _fraction(low)) * 2.3283064365386963e-10
+
+
+@triton.jit
+def _fraction(word):
+    """Return the midpoint float32 of a word's cell in (0, 1]."""
+    return word.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
+
+
+@triton.jit
+def _gumbel(word, fraction):
+    """Return the Gumbels of words with a fraction, which counts away from the nearer end."""
     mirrored = word >= 0x80000000
     near = tl.where(mirrored, ~word, word)
-    small = word < REFINE_BELOW
-    fraction = refinement.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
-    half = tl.where(small, fraction, 0.5)
-    v = (near.to(tl.float32) + half) * 2.3283064365386963e-10
+    v = (near.to(tl.float32) + fraction) * 2.3283064365386963e-10
     logarithm = tl.log(v)
     far = -tl.log(tl.where(mirrored, -logarithm, 1.0))
     p = tl.fma(v, 0.396646125, -0.420243389)

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 import fsresearch
-from fsresearch import cli
+from fsresearch import backend, cli
 from fsresearch.cli import app, read_tensor
 from fsresearch.demo import Settings
 from fsresearch.sampling import METHODS
@@ -107,6 +107,27 @@ def test_without_replacement_from_logits(files: Path) -> None:
     assert got["kappa"] == [None]
 
 
+@pytest.mark.parametrize(
+    "flag, filters",
+    [("--top-k", {"top_k": 2}), ("--top-p", {"top_p": 0.5}), ("--min-p", {"min_p": 0.3})],
+)
+@pytest.mark.parametrize("head", [False, True])
+def test_filters(flag: str, filters: dict[str, Any], head: bool, files: Path) -> None:
+    both = files / "two.safetensors"
+    inputs = ["--hidden", f"{both}:hidden", "--weight", f"{both}:weight"]
+    got = answer(
+        "sample", *(inputs if head else [files / "logits.npy"]), flag, *filters.values(), "-n", 40
+    )
+    options: dict[str, Any] = {"seed": 0, "num_samples": 40, **filters}
+    if head:
+        expected = fsresearch.sample(HIDDEN, WEIGHT, **options).token
+        everything = fsresearch.sample(HIDDEN, WEIGHT, seed=0, num_samples=40).token
+    else:
+        expected = fsresearch.sample_logits(LOGITS, **options).token
+        everything = fsresearch.sample_logits(LOGITS, seed=0, num_samples=40).token
+    assert got["token"] == expected.tolist() != everything.tolist()
+
+
 def test_a_row_that_is_no_distribution(files: Path) -> None:
     rows = json.dumps([[0.0, 1.0], [float("nan"), 0.0]])
     got = answer("sample", "-", "--log-prob", stdin=rows)
@@ -137,6 +158,39 @@ def test_methods() -> None:
     assert all(name in table for name in METHODS)
 
 
+def test_the_doctor_says_what_serves() -> None:
+    got = answer("doctor", "--rows", 3, "--vocab", 1000, "--depth", 24, "--dtype", "float32")
+    assert got == backend.diagnosis(3, 1000, 24, torch.float32)._asdict()
+    assert [*got["reasons"], got["form"]] == list(backend.FORMS)[: len(got["reasons"]) + 1]
+    shown = call("doctor", "--rows", 3, "--vocab", 1000, "--depth", 24).stdout
+    for text in (*got["available"].values(), "[3, 24] by [1000, 24], bfloat16", got["form"]):
+        assert text in shown
+
+
+def test_the_doctor_shows_the_tiles_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiles = {"form": "plain", "block_b": 16}
+    found = backend.diagnosis()._replace(form="plain", tiles=tiles, reasons={"hopper": "why not"})
+    monkeypatch.setattr(backend, "diagnosis", lambda *_: found)
+    shown = call("doctor").stdout
+    assert "form plain, block_b 16" in shown
+    assert "not hopper" in shown and "why not" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--rows", "0"], "rows must be at least 1, got 0"),
+        (["--dtype", "int8"], "dtype must be one of bfloat16, float16, float32, got 'int8'"),
+    ],
+)
+def test_a_wrong_call_of_the_doctor_ends_in_one_sentence(
+    arguments: list[str], sentence: str
+) -> None:
+    result = call("doctor", *arguments)
+    assert result.exit_code == 2
+    assert result.stderr == f"fsresearch: {sentence}\n"
+
+
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
@@ -162,6 +216,10 @@ def test_methods() -> None:
         (["logits.npy", "--without-replacement", "9"], "k must be in [1, 4], got 9"),
         (["logits.npy", "--without-replacement", "2", "-n", "3"], "no --num-samples"),
         (["logits.npy", "--without-replacement", "2", "--method", "online"], "no --method"),
+        (["logits.npy", "--without-replacement", "2", "--top-p", "0"], "no filter"),
+        (["logits.npy", "--top-k", "0"], "top_k must be at least 1, got 0"),
+        (["logits.npy", "--top-p", "1.5"], "top_p must be in [0, 1], got 1.5"),
+        (["logits.npy", "--min-p", "nan"], "min_p must be a finite number, got nan"),
         (["logits.npy", "--hidden", "h.npy", "--weight", "w.npy"], "give either"),
         (["--hidden", "logits.npy"], "give either"),
         (["--hidden", "logits.npy", "--weight", "two.safetensors:weight"], "weight must be"),
@@ -191,6 +249,9 @@ def test_a_wrong_call_ends_in_one_sentence(
         ('["a"]', "logits on standard input must be"),
         ("null", "logits on standard input must be"),
         ("[1, null]", "logits on standard input must be"),
+        ("[true, 0.5]", "got true or false"),
+        ("[[0.5, 1], [0.5, false]]", "got true or false"),
+        ('{"hidden": [true], "weight": [[1]]}', "hidden on standard input must be"),
         (f"[{'9' * 400}]", "logits on standard input must be"),
         ('{"hidden": [1], "weight": {}}', "weight on standard input must be"),
         ("{}", "hidden and weight; got nothing"),

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fsresearch import noise
+from fsresearch.philox import philox
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 VECTORS = json.loads((DOCS / "noise_vectors.json").read_text())
@@ -44,7 +45,7 @@ def test_philox_answers_its_known_vectors(
 ) -> None:
     c, k = from_hex(counter), from_hex(key)
     columns = [torch.tensor([[word]]) for word in (*k, *c)]
-    ours = noise._philox((columns[0], columns[1]), tuple(columns[2:]), (1, 1))
+    ours = philox((columns[0], columns[1]), tuple(columns[2:]), (1, 1))
     assert [int(word) for word in ours] == from_hex(answer)
     numpy = specification["reference"].philox([np.uint64(x) for x in c], [np.uint64(x) for x in k])
     assert [int(word) for word in numpy] == from_hex(answer)

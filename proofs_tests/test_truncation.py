@@ -19,6 +19,8 @@ from fsresearch.transforms import Transform
 from fsresearch.truncation import Filters, MaterializedLogitsWarning, kept, truncate
 from fsresearch.verify.battery.fit import rows_of_logits
 from fsresearch.verify.statistics import goodness_of_fit
+from fsresearch.without_replacement.arithmetic_sampling import arithmetic_sampling
+from fsresearch.without_replacement.stochastic_beam_search import stochastic_beam_search
 from proofs_tests.logit_rows import ROW_KINDS, stack
 from proofs_tests.statistics_policy import FIXED_P, false_fail
 
@@ -239,7 +241,7 @@ def test_packed_masks_and_padding_stay_outside() -> None:
 def test_it_says_once_that_an_lm_head_is_materialised() -> None:
     given = head_and_options()
     del given["options"]
-    truncation._say_once.cache_clear()
+    truncation.warn_materialized.cache_clear()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         sample_logits(torch.zeros(1, 5), top_k=2)
@@ -250,6 +252,49 @@ def test_it_says_once_that_an_lm_head_is_materialised() -> None:
             sample(**given, top_k=3)
     assert [entry.category for entry in said] == [MaterializedLogitsWarning]
     assert said[0].filename == __file__
+
+
+@pytest.mark.parametrize("decode", [stochastic_beam_search, arithmetic_sampling])
+def test_it_says_once_that_a_decoder_materialises_an_lm_head(decode: Any) -> None:
+    """Whether a step gives logits that it holds anyway, or a head whose logits nobody held."""
+    hidden, weight = torch.eye(4), torch.ones(9, 4)
+
+    def given(prefixes: Tensor, parents: Tensor, state: Any) -> Any:
+        return torch.zeros(len(prefixes), 9), state
+
+    def head(prefixes: Tensor, parents: Tensor, state: Any) -> Any:
+        return LMHead(hidden[:1].expand(len(prefixes), 4), weight), state
+
+    truncation.warn_materialized.cache_clear()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        decode(given, None, 2, 3, None, top_k=2)
+        decode(head, None, 2, 3, None, top_p=1.0, min_p=0.0)
+        assert not said
+        for _ in range(2):
+            decode(head, None, 2, 3, None, top_k=2)
+    assert [entry.category for entry in said] == [MaterializedLogitsWarning]
+    assert said[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        (([[1.0]],), TypeError, r"^transformed_logits must be a tensor of float32 or float64, got"),
+        ((torch.zeros(1, 3).long(),), TypeError, r"^transformed_logits must be float32 or float64"),
+        ((torch.zeros(3),), ValueError, r"^transformed_logits must be \[B, V\], got shape \[3\]$"),
+        ((torch.zeros(1, 3), 0), ValueError, r"^top_k must be at least 1, got 0$"),
+        ((torch.zeros(1, 3), None, 1.5), ValueError, r"^top_p must be in \[0, 1\], got 1.5$"),
+        (
+            (torch.zeros(1, 3), None, None, torch.ones(2)),
+            ValueError,
+            r"^min_p must be 0-d or \[1\]",
+        ),
+    ],
+)
+def test_kept_checks_what_it_is_given(given: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        kept(*given)
 
 
 @pytest.mark.parametrize(

@@ -54,16 +54,20 @@ class Plan(NamedTuple):
         """Return temperature and filters as keyword arguments."""
         return {name: getattr(self, name) for name in ("temperature", "top_k", "top_p", "min_p")}
 
+    @property
+    def by_row(self) -> bool:
+        """Whether what is added differs by row."""
+        return any(type(processor) in _ROW_BY_ROW for processor in self.additive)
+
     def bias(self, input_ids: Tensor, vocab: int, device: torch.device) -> Tensor | None:
         """Return what is added to the logits after the tokens [R, t]: float32 [V] or [R, V]."""
         if not self.additive:
             return None
-        by_row = any(type(processor) in _ROW_BY_ROW for processor in self.additive)
-        ids = input_ids if by_row else input_ids[:1]
+        ids = input_ids if self.by_row else input_ids[:1]
         scores = torch.zeros(len(ids), vocab, device=device)
         for processor in self.additive:
             scores = processor(ids, scores)
-        return scores if by_row else scores[0]
+        return scores if self.by_row else scores[0]
 
 
 def translate(processors: Iterable[Any]) -> Plan:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fsresearch import arguments
+from fsresearch import arguments, checks
 from fsresearch.noise import NODE, RowNoise, uniform_from_bits, words
 from fsresearch.results import ArithmeticSample
 from fsresearch.sources import Source
@@ -31,6 +31,7 @@ from fsresearch.without_replacement.decoding import (
     Rule,
     Step,
     call,
+    check_steps,
     cut,
     device_of,
     ended,
@@ -50,7 +51,7 @@ def arithmetic_sampling(
     state: Any,
     num_samples: int,
     max_length: int,
-    eos_id: int | Sequence[int] | None,
+    eos_id: int | Sequence[int] | Tensor | None,
     *,
     rows: int = 1,
     seed: int | Tensor | None = None,
@@ -80,7 +81,7 @@ def arithmetic_sampling(
         num_samples: n, at least 1.
         max_length: tokens a sequence may have.
         eos_id: the id, or ids, that end a sequence, or None.
-        rows: B.
+        rows: B, at least 0.
         seed: a scalar, or int64 [B]; so are all that follow as for stochastic beams.
         position: the first token's position.
         role: the caller's stream.
@@ -109,17 +110,16 @@ def arithmetic_sampling(
     >>> drawn.codes
     tensor([[0.7604, 0.0104, 0.2604, 0.5104]], dtype=torch.float64)
     """
-    num_samples = arguments.integer("num_samples", num_samples, 1)
-    max_length = arguments.integer("max_length", max_length, 1)
-    rows = arguments.integer("rows", rows, 1)
-    pad_id = arguments.integer("pad_id", pad_id, -(1 << 63), (1 << 63) - 1)
-    arguments.check_flags(check=check)
+    num_samples = checks.integer("num_samples", num_samples, 1)
+    max_length = checks.integer("max_length", max_length, 1)
+    rows = checks.integer("rows", rows, 0)
+    pad_id = checks.integer("pad_id", pad_id, -(1 << 63), (1 << 63) - 1)
+    checks.flags(check=check)
     where = device_of(device, seed)
     noise = arguments.row_noise(seed, position, role, 1, rows, where)
+    check_steps(noise, max_length)
     rule = Rule(temperature, mask, min_length, Filters(top_k, top_p, min_p), eos_ids(eos_id))
-    rule.check(rows, where)
-    if check:
-        arguments.check_values(temperature, position)
+    rule = rule.checked(rows, where, check)
 
     even = torch.arange(num_samples, dtype=torch.float64, device=where) / num_samples
     codes = now = (even + _uniform(noise, 0, 0)).remainder(1.0)
@@ -140,7 +140,7 @@ def arithmetic_sampling(
             parents = torch.arange(rows, device=where).repeat_interleave(num_samples)
         source, state = call(step, asked, parents, state, vocab)
         vocab = source.stop
-        drawn = _Drawn(*(x.view(shape) for x in _draw(source, rule, now, t, check)))
+        drawn = _Drawn(*(x.view(shape) for x in _draw(source, rule, now, t)))
         broken = growing & drawn.log_probs.isnan()
         if check and broken.any():
             row, sample = broken.nonzero()[0].tolist()
@@ -184,11 +184,11 @@ class _Drawn(NamedTuple):
     model_log_probs: Tensor
 
 
-def _draw(source: Source, rule: Rule, codes: Tensor, step: int, check: bool) -> _Drawn:
+def _draw(source: Source, rule: Rule, codes: Tensor, step: int) -> _Drawn:
     """Find the token of every code, [R, columns] codes for R rows of logits."""
     rows = len(codes)
     transform = rule.transform(source, step, rows)
-    tiles = list(rule.tiles(source, transform, rows, check))
+    tiles = list(rule.tiles(source, transform, rows))
     sampled = torch.cat([tile.logits for tile, _ in tiles], 1)
     model = torch.cat([logits for _, logits in tiles], 1) if rule.changes else sampled
     codes = codes.view(source.rows, -1)

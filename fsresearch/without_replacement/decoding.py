@@ -2,9 +2,10 @@
 
 A **step** is a function ``step(prefixes, parents, state) -> (logits, state)``:
 
-- ``prefixes``, int64 [R, t]: the tokens chosen so far. R = B and t = 0 at the first call, when a
-  model reads its prompt; afterwards R = B w, and row ``b * w + j`` is beam j of batch row b. Places
-  after the end of a sequence hold an id that is safe to feed; the logits of such rows are ignored.
+- ``prefixes``, int64 [R, t]: the tokens chosen so far, the step's to keep or overwrite. R = B and
+  t = 0 at the first call, when a model reads its prompt; afterwards R = B w, and row ``b * w + j``
+  is beam j of batch row b. Places after the end of a sequence hold an id that is safe to feed; the
+  logits of such rows are ignored.
 - ``parents``, int64 [R]: the row of the previous call that each row continues. A cache is carried
   over by ``cache.index_select(0, parents)``, which at the second call also widens it to B w rows.
 - ``state``: what the last call returned, never looked into.
@@ -18,24 +19,27 @@ Every step renormalises: whatever the rule forbids, the children of a node have 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, SupportsIndex, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from fsresearch import arguments
-from fsresearch.arguments import Options
-from fsresearch.sources import Logits, Source
+from fsresearch import arguments, checks
+from fsresearch.addresses import POSITIONS
+from fsresearch.noise import RowNoise
+from fsresearch.options import Options
+from fsresearch.sources import LMHead, Logits, Source
 from fsresearch.tiles import Tile, tile_cuts
 from fsresearch.transforms import Transform
-from fsresearch.truncation import Filters, truncate
+from fsresearch.truncation import Filters, truncate, warn_materialized
 
 __all__ = [
     "Rule",
     "Step",
     "call",
+    "check_steps",
     "chunk_log_masses",
     "cut",
     "device_of",
@@ -67,15 +71,18 @@ class Rule(NamedTuple):
     filters: Filters
     eos: tuple[int, ...]
 
-    def check(self, rows: int, device: torch.device) -> None:
-        """Raise for what is wrong before the vocabulary is known."""
-        arguments.integer("min_length", self.min_length, 0)
-        options = Options(self.temperature)
-        if arguments.transform(options, rows, 1, device)[1] is True:
+    def checked(self, rows: int, device: torch.device, check: bool) -> Rule:
+        """Return the rule without filters that keep everything.
+
+        Raises:
+            TypeError, ValueError: For what is wrong before the vocabulary is known.
+        """
+        checks.integer("min_length", self.min_length, 0)
+        if Options(self.temperature).transform(rows, 1, device)[1] is True:
             raise ValueError("temperature must be above 0: a greedy model has a single sequence")
-        for name, value in zip(self.filters._fields, self.filters, strict=True):
-            if isinstance(value, Tensor) and value.shape not in ((), (rows,)):
-                raise ValueError(f"{name} must be 0-d or [{rows}], got {list(value.shape)}")
+        if check:
+            arguments.check_values(self.temperature, 0)
+        return self._replace(filters=self.filters.checked(rows, device, check))
 
     @property
     def changes(self) -> bool:
@@ -92,10 +99,10 @@ class Rule(NamedTuple):
         """
         vocab, width = source.stop, source.rows // rows
         options = Options(self.temperature, mask=self.mask)
-        made, greedy, _ = arguments.transform(options, rows, vocab, source.device)
+        made, greedy, _ = options.transform(rows, vocab, source.device)
         mask, inverse = made.mask, made.inverse_temperature
         for token in self.eos:
-            arguments.integer("eos_id", token, 0, vocab - 1)
+            checks.integer("eos_id", token, 0, vocab - 1)
         if step + 1 < self.min_length and self.eos:
             allowed = torch.ones(vocab, dtype=torch.bool, device=source.device)
             if mask is not None:
@@ -109,7 +116,7 @@ class Rule(NamedTuple):
         return Transform(mask=mask, inverse_temperature=inverse)
 
     def tiles(
-        self, source: Source, transform: Transform, rows: int, check: bool
+        self, source: Source, transform: Transform, rows: int
     ) -> Iterator[tuple[Tile, Tensor]]:
         """Yield tiles of the logits that are sampled, each with the model's own logits."""
         width = source.width
@@ -122,10 +129,12 @@ class Rule(NamedTuple):
             for start, model in pieces:
                 yield Tile(transform.apply(model, start), start), model
             return
+        if isinstance(source, LMHead):
+            warn_materialized()
         model = torch.cat([piece for _, piece in pieces], 1)
         sampled = transform.apply(model, 0)
         filters = Filters(*(_each(value, source.rows // rows) for value in self.filters))
-        kept = truncate(Logits(sampled), filters, False, check)
+        kept = truncate(Logits(sampled), filters, False)
         for a, b in pairwise(cuts):
             yield kept.tile(a, b), model[:, a:b]
 
@@ -143,13 +152,18 @@ def call(
     Traceback (most recent call last):
     TypeError: step must return (logits, state), got a Tensor
     """
-    answer = step(prefixes, parents, state)
+    answer = step(prefixes.clone(), parents, state)
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise TypeError(f"step must return (logits, state), got a {type(answer).__name__}")
     logits, state = answer
     if isinstance(logits, Tensor):
         arguments.check_logits(logits)
         logits = Logits(logits)
+    elif not hasattr(logits, "tile"):
+        raise TypeError(
+            "step must return logits as a torch tensor [R, V], or a source of R rows, got a "
+            f"{type(logits).__name__}"
+        )
     if logits.rows != len(prefixes) or logits.start or logits.stop != (vocab or logits.stop):
         wanted = "V" if vocab is None else vocab
         raise ValueError(
@@ -163,16 +177,37 @@ def call(
     return logits, state
 
 
-def eos_ids(eos_id: int | Sequence[int] | None) -> tuple[int, ...]:
+def check_steps(noise: RowNoise, max_length: int) -> None:
+    """Raise a ValueError unless every row has max_length positions; they are read on the host.
+
+    >>> noise = RowNoise(torch.tensor([7]), torch.tensor(2**56 - 3), torch.tensor([0]))
+    >>> check_steps(noise, 4)
+    Traceback (most recent call last):
+    ValueError: position must be in [0, 2**56 - max_length] with max_length=4, got 72057594037927933
+    """
+    for at in noise.positions.reshape(-1).tolist():
+        if not 0 <= at <= POSITIONS - max_length:
+            raise ValueError(
+                f"position must be in [0, 2**56 - max_length] with max_length={max_length}, "
+                f"got {at}"
+            )
+
+
+def eos_ids(eos_id: int | Sequence[int] | Tensor | None) -> tuple[int, ...]:
     """Return the ids that end a sequence.
 
-    >>> eos_ids(2), eos_ids([2, 0]), eos_ids(None)
-    ((2,), (2, 0), ())
+    Raises:
+        TypeError, ValueError: If it is no id, and no sequence or tensor of ids.
+
+    >>> eos_ids(2), eos_ids([2, 0]), eos_ids(torch.tensor([2, 0])), eos_ids(None)
+    ((2,), (2, 0), (2, 0), ())
     """
     if eos_id is None:
         return ()
-    ids = [eos_id] if isinstance(eos_id, SupportsIndex) else eos_id
-    return tuple(arguments.integer("eos_id", token, 0) for token in ids)
+    ids = eos_id.tolist() if isinstance(eos_id, Tensor) else eos_id
+    if not isinstance(ids, Iterable):
+        ids = [ids]
+    return tuple(checks.integer("eos_id", token, 0) for token in ids)
 
 
 def ended(
@@ -181,21 +216,22 @@ def ended(
     """Return which prefixes int64 [..., t] are whole sequences, bool [...].
 
     Raises:
-        ValueError: If stop does not answer with bool [R] for prefixes [R, t].
+        TypeError, ValueError: If stop does not answer with bool [R] for prefixes [R, t].
 
     >>> ended(torch.tensor([[1, 2], [1, 0]]), (2,), None)
     tensor([ True, False])
     """
     last = torch.tensor(eos, dtype=torch.int64, device=prefixes.device)
     over = torch.isin(prefixes[..., -1], last)
-    if stop is not None:
-        said = stop(prefixes.flatten(0, -2))
-        if said.dtype != torch.bool or said.shape != (over.numel(),):
-            raise ValueError(
-                f"stop must return bool [{over.numel()}], got {said.dtype} {list(said.shape)}"
-            )
-        over = over | said.view(over.shape)
-    return over
+    if stop is None:
+        return over
+    said = stop(prefixes.flatten(0, -2).clone())
+    wanted = f"stop must return a tensor of bool [{over.numel()}] on {over.device}"
+    if not isinstance(said, Tensor):
+        raise TypeError(f"{wanted}, got {checks.shown(said)}")
+    if said.dtype != torch.bool or said.shape != (over.numel(),) or said.device != over.device:
+        raise ValueError(f"{wanted}, got {said.dtype} {list(said.shape)} on {said.device}")
+    return over | said.view(over.shape)
 
 
 def row_log_mass(logits: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fsresearch import checks
 from fsresearch.without_replacement.laws import set_ratios
 from fsresearch.without_replacement.race import Drawn, Race, alone, log_inclusion, race
 
@@ -170,7 +171,12 @@ def log_importance_weights(drawn: Drawn, *, log_target: Tensor | None = None) ->
         raise ValueError(
             "drawn must have a threshold kappa; hindsight() draws one for any ordered sample"
         )
-    log_p = known.log_prob if log_target is None else log_target.detach().double()
+    log_p = known.log_prob
+    if log_target is not None:
+        if not isinstance(log_target, Tensor):
+            raise TypeError(f"log_target must be a tensor, got {checks.shown(log_target)}")
+        _check_like("log_target", log_target, log_p)
+        log_p = log_target.detach().double()
     log_weights = log_p - log_inclusion(known.log_prob, known.kappa)
     return log_weights.masked_fill(known.log_prob == -torch.inf, -torch.inf)
 
@@ -192,9 +198,23 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     >>> weighted_sum(torch.tensor([0.5, 0.0]), torch.tensor([2.0, torch.nan]))
     tensor(1., dtype=torch.float64)
     """
-    if values.dim() == 0 or values.shape[-1] != weights.shape[-1]:
-        raise ValueError(
-            f"values must be [..., {weights.shape[-1]}] like the sample, got {list(values.shape)}"
-        )
+    if not isinstance(values, Tensor):
+        raise TypeError(f"values must be a tensor, got {checks.shown(values)}")
+    _check_like("values", values, weights)
     known = torch.where(weights == 0, 0.0, values.double())
     return (weights.double() * known).sum(-1)
+
+
+def _check_like(name: str, values: Tensor, sample: Tensor) -> None:
+    """Raise unless values [..., k] fit a sample, with or without further leading axes."""
+    size = sample.shape[-1]
+    try:
+        fits = values.dim() > 0 and values.shape[-1] == size
+        torch.broadcast_shapes(values.shape, sample.shape)
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} must be [..., {size}] like the sample {list(sample.shape)}, "
+            f"got shape {list(values.shape)}"
+        )

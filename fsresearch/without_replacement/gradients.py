@@ -14,7 +14,8 @@ loss                        samples                      unbiased       baseline
 =========================== ============================ ============== ===================
 
 Draw with `sample_without_replacement`, score the tokens again with the differentiable `log_prob`,
-and give both to a loss. Scores of empty places (token -1) may be NaN and are not read.
+and give both to a loss. Scores of empty places (token -1) may be NaN and are not read. A row that
+is not a distribution has a loss of NaN, and passes no gradient.
 
 Source: Kool, van Hoof and Welling, "Estimating Gradients for Discrete Random Variables by Sampling
 without Replacement", ICLR 2020, and "Buy 4 REINFORCE Samples, Get a Baseline for Free!", 2019.
@@ -25,12 +26,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fsresearch import checks
 from fsresearch.without_replacement.estimators import (
     log_importance_weights,
     sum_and_sample_weights,
 )
 from fsresearch.without_replacement.laws import set_ratios
-from fsresearch.without_replacement.race import Drawn, alone, race
+from fsresearch.without_replacement.race import Drawn, Race, alone, race
 
 __all__ = [
     "importance_weighted_loss",
@@ -98,8 +100,8 @@ def importance_weighted_loss(
     >>> log_prob.grad
     tensor([-0.4718,  0.4929])
     """
-    cost = _costs(log_prob, cost)
     known = race(drawn)
+    cost = _costs(log_prob, cost, known)
     weights = torch.exp(log_importance_weights(known))
     total = weights.sum(-1, keepdim=True)
     if baseline:
@@ -136,13 +138,14 @@ def unordered_set_loss(
     >>> log_prob.grad
     tensor([-0.6000,  0.6000])
     """
-    cost = _costs(log_prob, cost)
-    ratios = set_ratios(drawn)
-    if baseline and alone(race(drawn)):
+    known = race(drawn)
+    cost = _costs(log_prob, cost, known)
+    ratios = set_ratios(known)
+    if baseline and alone(known):
         raise ValueError("k must be at least 2 for a baseline of the rest of the set, got 1")
     if baseline:
-        known = _read(ratios.first, cost)
-        cost = known - (ratios.second * known[..., None, :]).sum(-1)
+        read = _read(ratios.first, cost)
+        cost = read - (ratios.second * read[..., None, :]).sum(-1)
     return _loss(ratios.first, log_prob, cost)
 
 
@@ -169,29 +172,41 @@ def sum_and_sample_loss(drawn: Drawn, log_prob: Tensor, cost: Tensor) -> Tensor:
     >>> log_prob.grad
     tensor([0.5000, 1.5000])
     """
-    cost = _costs(log_prob, cost)
-    return _loss(sum_and_sample_weights(race(drawn)), log_prob, cost)
+    known = race(drawn)
+    cost = _costs(log_prob, cost, known)
+    return _loss(sum_and_sample_weights(known), log_prob, cost)
 
 
-def _costs(log_prob: Tensor, cost: Tensor) -> Tensor:
-    """Return costs in float64 and without gradient, checked against the log-probabilities."""
+def _costs(log_prob: Tensor, cost: Tensor, known: Race | None = None) -> Tensor:
+    """Return costs in float64 and without gradient, checked against scores and sample."""
+    for name, value in (("log_prob", log_prob), ("cost", cost)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {checks.shown(value)}")
+    if not log_prob.is_floating_point():
+        raise TypeError(f"log_prob must be floating, got a tensor of {log_prob.dtype}")
     if log_prob.dim() == 0 or log_prob.shape[-1] == 0 or cost.shape != log_prob.shape:
         raise ValueError(
             "log_prob and cost must both be [..., k] with k >= 1, "
             f"got {list(log_prob.shape)} and {list(cost.shape)}"
         )
+    if known is not None and known.log_prob.shape != log_prob.shape:
+        raise ValueError(
+            f"log_prob must have the sample's shape {list(known.log_prob.shape)}, "
+            f"got {list(log_prob.shape)}"
+        )
     return cost.detach().double()
 
 
 def _loss(weights: Tensor, log_prob: Tensor, cost: Tensor | None = None) -> Tensor:
-    """Return sum_s weight f log p over the last axis, reading nothing where the weight is 0."""
-    if weights.shape != log_prob.shape:
-        raise ValueError(
-            f"log_prob must have the sample's shape {list(weights.shape)}, "
-            f"got {list(log_prob.shape)}"
-        )
+    """Return sum_s weight f log p over the last axis, reading nothing where the weight is 0.
+
+    A term that is NaN passes no gradient, so that rows left out of a sum do not spoil the others.
+    """
     factor = weights if cost is None else weights * _read(weights, cost)
-    return (factor.to(log_prob.dtype) * _read(weights, log_prob)).sum(-1)
+    scores = _read(weights, log_prob)
+    broken = factor.isnan() | scores.isnan()
+    terms = factor.to(log_prob.dtype).masked_fill(broken, 0.0) * scores.masked_fill(broken, 0.0)
+    return terms.masked_fill(broken, torch.nan).sum(-1)
 
 
 def _read(weights: Tensor, values: Tensor) -> Tensor:

@@ -21,6 +21,8 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from fsresearch import checks
+from fsresearch.addresses import WORDS
 from fsresearch.arguments import row_noise
 from fsresearch.noise import NODE, gumbel_from_bits
 from fsresearch.results import BeamSample, OrderedSample
@@ -87,9 +89,12 @@ def race(drawn: Drawn) -> Race:
     if isinstance(drawn, Tensor) and drawn.is_floating_point() and drawn.dim():
         nowhere = torch.zeros(drawn.shape[:-1], dtype=torch.bool, device=drawn.device)
         return _complete(drawn, None, None, nowhere, "gumbel")
+    got = type(drawn).__name__
+    if isinstance(drawn, Tensor):
+        got = f"a tensor of {drawn.dtype}, shape {list(drawn.shape)}"
     raise TypeError(
         "drawn must be an OrderedSample, a BeamSample, a Race or a tensor of log-probabilities "
-        f"[..., k], got {type(drawn).__name__}"
+        f"[..., k], got {got}"
     )
 
 
@@ -154,6 +159,7 @@ def hindsight(
     (torch.Size([3, 1, 2]), torch.Size([3, 1]), True)
     """
     known = race(drawn)
+    repeats = checks.integer("repeats", repeats, 1, WORDS)
     shape = known.log_prob.shape
     left = torch.cat([log_left(known), known.log_rest[..., None]], -1)
     rows = known.log_rest.numel()

@@ -6,6 +6,7 @@ rescales a key, stops early or drops children on other grounds gives a law that 
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Final, NamedTuple
 
 __all__ = ["REFUSED", "Refusal", "refuse"]
@@ -64,10 +65,12 @@ def refuse(option: str, value: object) -> None:
     if option not in REFUSED:
         raise TypeError(f"got an unexpected keyword argument {option!r}")
     neutral, reason = REFUSED[option]
-    if not any(type(value) in _kinds(known) and value == known for known in neutral):
+    if not any(_same(value, known) for known in neutral):
         raise ValueError(f"{option}={value!r} would break the law of the sample: {reason}")
 
 
-def _kinds(neutral: object) -> tuple[type, ...]:
-    """Return the types whose equal values mean the same; False is not 0."""
-    return (int, float) if type(neutral) is int else (type(neutral),)
+def _same(value: object, neutral: object) -> bool:
+    """Return whether a value is the neutral one, of whatever type a number is; False is not 0."""
+    if isinstance(neutral, bool) or neutral is None:
+        return value is neutral
+    return isinstance(value, Real) and not isinstance(value, bool) and value == neutral

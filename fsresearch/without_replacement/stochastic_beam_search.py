@@ -17,12 +17,13 @@ Source: Kool, van Hoof, Welling, "Stochastic beams and where to find them", ICML
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fsresearch import arguments
+from fsresearch import arguments, checks
 from fsresearch.noise import NODE, RowNoise, gumbel_from_bits, words
 from fsresearch.results import BeamSample
 from fsresearch.sources import Source
@@ -33,6 +34,7 @@ from fsresearch.without_replacement.decoding import (
     Rule,
     Step,
     call,
+    check_steps,
     chunk_log_masses,
     cut,
     device_of,
@@ -51,7 +53,7 @@ def stochastic_beam_search(
     state: Any,
     num_beams: int,
     max_length: int,
-    eos_id: int | Sequence[int] | None,
+    eos_id: int | Sequence[int] | Tensor | None,
     *,
     rows: int = 1,
     seed: int | Tensor | None = None,
@@ -78,6 +80,10 @@ def stochastic_beam_search(
     it is. Different tokens may spell the same text: what is never repeated is the tokens. Once a
     step the host reads whether anything is left to grow.
 
+    A row whose k best beams meet logits that are not a distribution is invalid. In the beam beyond
+    them, which kappa is for, they change nothing: whatever comes below it, its best sequence has
+    its key, and all others have less. It stays as it is.
+
     Args:
         step: ``step(prefixes [R, t], parents [R], state) -> (logits [R, V], state)``, with R = B at
             the first call and B w afterwards; `fsresearch.without_replacement.decoding` tells what
@@ -86,10 +92,10 @@ def stochastic_beam_search(
         num_beams: k, at least 1.
         max_length: tokens a sequence may have, the end of sequence included, at least 1.
         eos_id: the id, or ids, that end a sequence; None if only max_length and stop do.
-        rows: B, independent searches side by side.
+        rows: B, independent searches side by side; for none the step is not called.
         seed: an int or int64 0-d tensor, from which every row's seed is derived; int64 [B], used
             as it is; None takes one from torch's generator.
-        position: the first token's position; each step adds one.
+        position: the first token's position, in [0, 2**56 - max_length]; each step adds one.
         role: the caller's stream in [0, 32).
         root: "gumbel" draws the root's key; "zero" fixes it at 0, which leaves the law of the
             sequences as it is but not that of kappa and the keys.
@@ -104,8 +110,7 @@ def stochastic_beam_search(
         kappa: also return the (k+1)-th key; it takes one beam more.
         pad_id: fills sequences after their end.
         device: where prefixes are, that of a seed [B] or the CPU by default.
-        check: raise where a row meets logits that are not a distribution, or has fewer than k
-            sequences.
+        check: raise where a row is invalid, or has fewer than k sequences.
         refused: length_penalty, early_stopping and others that would break the law; see
             `fsresearch.without_replacement.refusals`.
 
@@ -126,21 +131,19 @@ def stochastic_beam_search(
     >>> drawn.log_probs.exp()
     tensor([[0.7000, 0.1400, 0.0700]], dtype=torch.float64)
     """
-    num_beams = arguments.integer("num_beams", num_beams, 1)
-    max_length = arguments.integer("max_length", max_length, 1)
-    rows = arguments.integer("rows", rows, 1)
-    pad_id = arguments.integer("pad_id", pad_id, -(1 << 63), (1 << 63) - 1)
-    arguments.check_flags(kappa=kappa, check=check)
+    num_beams = checks.integer("num_beams", num_beams, 1)
+    max_length = checks.integer("max_length", max_length, 1)
+    rows = checks.integer("rows", rows, 0)
+    pad_id = checks.integer("pad_id", pad_id, -(1 << 63), (1 << 63) - 1)
+    checks.flags(kappa=kappa, check=check)
     _check_refused(refused, num_beams)
-    if root not in ("gumbel", "zero"):
-        raise ValueError(f"root must be 'gumbel' or 'zero', got {root!r}")
+    checks.choice("root", root, ("gumbel", "zero"))
     width = num_beams + kappa
     where = device_of(device, seed)
     noise = arguments.row_noise(seed, position, role, width, rows, where)
+    check_steps(noise, max_length)
     rule = Rule(temperature, mask, min_length, Filters(top_k, top_p, min_p), eos_ids(eos_id))
-    rule.check(rows, where)
-    if check:
-        arguments.check_values(temperature, position)
+    rule = rule.checked(rows, where, check)
 
     beams = _root(noise, root)
     parents = torch.arange(rows, device=where)
@@ -153,11 +156,14 @@ def stochastic_beam_search(
         source, state = call(step, beams.prefixes.flatten(0, 1), parents, state, vocab)
         vocab = source.stop
         now = noise._replace(positions=noise.positions + t)
-        children = _children(source, rule, now, t, width, check)
+        children = _children(source, rule, now, t, width)
+        broken = children.broken(growing)
         if check:
-            _check_distributions(children, growing, t)
+            _check_distributions(broken[:, :num_beams], t)
+        broken[:, :num_beams] = False
+        beams = beams._replace(finished=beams.finished | broken)
         parents = torch.arange(rows, device=where)[:, None] * growing.shape[1]
-        beams, places, tokens = select(beams, children, growing, width, rule.eos, stop)
+        beams, places, tokens = select(beams, children, growing & ~broken, width, rule.eos, stop)
         parents = (parents + places).flatten()
         history.append((places, tokens))
     return _sample(beams, history, num_beams, kappa, pad_id, root, check)
@@ -178,9 +184,7 @@ def _root(noise: RowNoise, root: str) -> Beams:
     return Beams(none[..., None][..., :0], keys, zeros, zeros, none, none.bool())
 
 
-def _children(
-    source: Source, rule: Rule, noise: RowNoise, step: int, most: int, check: bool
-) -> Children:
+def _children(source: Source, rule: Rule, noise: RowNoise, step: int, most: int) -> Children:
     """Perturb every beam's next tokens and keep the largest few; no more of one can be needed."""
     rows = len(noise.seeds)
     width = source.rows // rows
@@ -190,7 +194,7 @@ def _children(
     best = largest.empty(source.rows, source.device)
     masses: list[Tensor] = []
     model_masses: list[Tensor] = []
-    for tile, model in rule.tiles(source, transform, rows, check):
+    for tile, model in rule.tiles(source, transform, rows):
         scores = tile.logits + noise.gumbel_tile(tile.start, tile.stop).flatten(0, 1)
         best = largest.merge(best, largest.lift(Tile(scores, tile.start)))
         masses.append(chunk_log_masses(tile.logits))
@@ -219,6 +223,13 @@ def _sample(
     check: bool,
 ) -> BeamSample:
     """Return the k best of the last frontier; the beam after them has the key kappa."""
+    places = tokens = beams.lengths.new_empty(0, 0, num_beams)
+    if history:
+        places, tokens = (
+            torch.stack(steps)[..., :num_beams] for steps in zip(*history, strict=True)
+        )
+    else:  # there are no rows
+        beams = Beams(*(field.expand(-1, num_beams + 1, *field.shape[2:]) for field in beams))
     best = Beams(*(field[:, :num_beams] for field in beams))
     num_valid = (best.keys > -torch.inf).sum(1)
     if check:
@@ -229,7 +240,6 @@ def _sample(
                 f"num_beams must be at most the number of sequences, got {num_beams} with "
                 f"{int(num_valid[row])} in row {row}"
             )
-    places, tokens = (torch.stack(steps)[..., :num_beams] for steps in zip(*history, strict=True))
     return BeamSample(
         cut(best.prefixes, best.lengths, pad_id),
         best.lengths,
@@ -245,8 +255,8 @@ def _sample(
     )
 
 
-def _check_distributions(children: Children, growing: Tensor, step: int) -> None:
-    bad = children.broken(growing).nonzero()
+def _check_distributions(broken: Tensor, step: int) -> None:
+    bad = broken.nonzero()
     if len(bad):
         row, beam = bad[0].tolist()
         raise ValueError(
@@ -258,6 +268,9 @@ def _check_distributions(children: Children, growing: Tensor, step: int) -> None
 def _check_refused(refused: dict[str, object], num_beams: int) -> None:
     """Raise for options that break the law; beams a parent that leave room for all may pass."""
     for option, value in refused.items():
-        enough = option == "per_node_beam_size" and isinstance(value, int) and value >= num_beams
-        if not enough:
+        if option != "per_node_beam_size" or not _at_least(value, num_beams):
             refuse(option, value)
+
+
+def _at_least(value: object, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least

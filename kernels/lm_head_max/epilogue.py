@@ -2,9 +2,7 @@
 
 A matmul pipeline calls `open_rows` once, `peek` before and `lift` after the matmul of every tile,
 and `close_rows` at the end. Each thread keeps its rows' best tokens from tile to tile (see
-`kernels.pieces` and `lm_head_max.scan`) and scores them by the definition once, at the end. Where
-rough scores cannot tell the best of a tile from the second, the tile is scored by the definition at
-once.
+`kernels.pieces` and `lm_head_max.scan`).
 
 Programs share, for every row, a lower bound of the winning score, which is what makes scans cheap
 after the first tile. It decides nothing: only tokens that lose to a token seen elsewhere are
@@ -18,22 +16,10 @@ import triton
 import triton.language as tl
 
 from fsresearch import noise
-from fsresearch.kernels.lm_head_max.flags import (
-    LOG_MASS,
-    MANY_DRAWS,
-    PTX,
-    SAMPLED,
-    TEMPERATURE,
-)
-from fsresearch.kernels.lm_head_max.scan import (
-    larger,
-    park,
-    scan_defined,
-    scan_greedy,
-    scan_parked,
-    scan_rough,
-)
-from fsresearch.kernels.lm_head_max.transform import inverse_temperature, transform
+from fsresearch.kernels.flags import LOG_MASS, MANY_DRAWS, PTX, SAMPLED, TEMPERATURE
+from fsresearch.kernels.lm_head_max.scan import limit, race, scan_defined, scan_greedy
+from fsresearch.kernels.merge.mass import add_mass, leave_mass
+from fsresearch.kernels.merge.packed import deliver, ordered, poison, score_of, submit
 from fsresearch.kernels.philox import (
     REFINE_BELOW,
     REFINE_STREAM,
@@ -43,14 +29,14 @@ from fsresearch.kernels.philox import (
     philox,
     pick_lane,
 )
-from fsresearch.kernels.pieces import fill, first_piece, halves, maximum, peak, pieces, spread
+from fsresearch.kernels.pieces import fill, first_piece, maximum, peak
+from fsresearch.kernels.rows import open_row_block
+from fsresearch.kernels.transform import transform
 
 __all__ = ["close_rows", "lift", "open_rows", "peek"]
 
-_ROUGH_SCALE = tl.constexpr(-0.6931471805599453)
-_LOG2_E = tl.constexpr(1.4426950408889634)
-_NO_WORD = tl.constexpr(0xFFFFFFFF)
 _LEAF_STREAM = tl.constexpr(noise.LEAF << 24)
+_ROUGH_SCALE = tl.constexpr(-0.6931471805599453)
 
 
 @triton.jit
@@ -60,31 +46,15 @@ def open_rows(row, column, args, FLAGS: tl.constexpr):
     ``row`` is int32 [rows]; those past the batch are computed and not written. ``column`` is int32
     [columns]. ``args`` is what the launcher passes.
     """
-    num_rows = args[3][3]
-    seeds, positions, position_stride, temperatures, inverse, role_bits = args[0]
-    held = tl.minimum(row, num_rows - 1)
-    factor = fill(held, 0.0) + inverse
-    if TEMPERATURE & FLAGS:
-        factor = inverse_temperature(tl.load(temperatures + held))
-    wide = spread(row, column)
-    live = wide < num_rows
-    held = tl.minimum(wide, num_rows - 1)
+    row, factor, wide, live, greedy, k0, k1, c2, c3 = open_row_block(
+        row, column, args, _LEAF_STREAM, FLAGS
+    )
     scale = fill(wide, _ROUGH_SCALE)
     if TEMPERATURE & FLAGS:
-        scale = tl.where(tl.load(temperatures + held) == 0.0, 0.0, scale)
-    k0 = wide.to(tl.uint32)
-    k1, c2, c3 = k0, k0, k0
-    if SAMPLED & FLAGS:
-        seed = tl.load(seeds + held)
-        position = tl.load(positions + held.to(tl.int64) * position_stride)
-        k0 = seed.to(tl.uint32)
-        k1 = (seed >> 32).to(tl.uint32)
-        c2 = position.to(tl.uint32)
-        c3 = ((position >> 32) & 0xFFFFFF | role_bits | _LEAF_STREAM).to(tl.uint32)
+        scale = tl.where(greedy, 0.0, scale)
     lowest = fill(wide, float("-inf"))
-    winner = (lowest, fill(wide, -1))
     rows = (row, factor, wide, live, scale, k0, k1, c2, c3)
-    return rows, (winner, _no_pending(wide), lowest, lowest, fill(wide, 0.0))
+    return rows, (_nobody(wide, FLAGS), lowest, lowest, fill(wide, 0.0))
 
 
 @triton.jit
@@ -102,77 +72,47 @@ def lift(logits, column, bound, rows, state, args, FLAGS: tl.constexpr):
         column: int32 [columns], local ids; the first is a multiple of 64.
         bound: from `peek`.
         rows: from `open_rows`.
-        state: (winner, pending, top, mass maximum, mass) so far.
+        state: (leader, floor, top, mass) so far.
         args: from the launcher.
         FLAGS: the options that are on.
     """
-    winner, pending, floor, top, mass = state
+    leader, floor, top, mass = state
     logits = transform(logits, column, rows[0], rows[1], args, FLAGS)
     high = peak(logits)
     if LOG_MASS & FLAGS:
-        mass = _add_mass(logits, high, top, mass)
+        mass = add_mass(logits, high, top, mass)
     top = maximum(top, high)
     first = first_piece(tl.broadcast_to(column[None, :], logits.shape)) + args[3][1]
     if MANY_DRAWS & FLAGS:
         for draw in range(args[3][2]):
             _draw_one(logits, high, first, draw, rows, args, FLAGS)
     else:
-        floor = tl.maximum(floor, _score(bound))
-        known = floor
-        if SAMPLED & FLAGS:
-            winner, pending, floor = _race(
-                logits, high, first, 0, rows, winner, pending, floor, args, FLAGS
-            )
-        else:
-            winner = scan_greedy(logits, winner, floor, first, 0, (PTX & FLAGS) != 0)
-            floor = tl.maximum(floor, winner[0])
+        floor = tl.maximum(floor, score_of(bound))
+        leader = _follow(logits, high, first, 0, rows, leader, floor, args, FLAGS)
         if PTX & FLAGS:
+            known = floor
+            floor = tl.maximum(floor, tl.max(_least_score(leader), 1)[:, None])
             _share(floor, known, rows, args)
-    return winner, pending, floor, top, mass
+    return leader, floor, top, mass
 
 
 @triton.jit
 def close_rows(slot, slots, block, rows, state, args, FLAGS: tl.constexpr):
     """Write a program's masses [slots, rows] and add its winners to those of all programs."""
-    winner, pending, _, top, mass = state
-    wide, live = rows[2], rows[3]
+    leader, _, top, mass = state
     draws, num_rows = args[3][2], args[3][3]
-    best, _, arrived, _, _, maxima, masses, _, _ = args[4]
-    row = tl.max(wide, 1)
-    live_row = tl.max(live.to(tl.int32), 1) > 0
-    peak_row = tl.reduce(top, 1, maximum)
+    keys, _, arrived, perturbed, token, left = args[4]
+    row = tl.max(rows[2], 1)
+    live = tl.max(rows[3].to(tl.int32), 1) > 0
     if LOG_MASS & FLAGS:
-        shift = tl.where(peak_row == float("-inf"), 0.0, peak_row)
-        total = tl.sum(mass * tl.exp2((top - shift[:, None]) * _LOG2_E), 1)
-        offset = slot.to(tl.int64) * num_rows + row
-        tl.store(maxima + offset, peak_row, mask=live_row)
-        tl.store(masses + offset, total, mask=live_row)
+        leave_mass(top, mass, row, live, slot, left, num_rows)
     if not MANY_DRAWS & FLAGS:
-        if SAMPLED & FLAGS:
-            winner = _settle(winner, pending, 0, rows, FLAGS)
-        _submit(winner, 0, rows, args)
-    broken = live_row & ~(peak_row < float("inf"))
-    poison = _key(fill(row, float("nan")), fill(row, -1))
-    for draw in range(draws):
-        tl.atomic_max(best + draw * num_rows + row, poison, mask=broken)
+        _submit(leader, 0, rows, args)
+    broken = live & ~(tl.reduce(top, 1, maximum) < float("inf"))
+    poison(row, broken, keys, draws, num_rows)
     tl.debug_barrier()
     if tl.atomic_add(arrived + block, 1) == slots - 1:
-        _deliver(row, live_row, args)
-
-
-@triton.jit
-def _deliver(row, live, args):
-    """Unpack the winners of rows to perturbed float32 and token int64 [rows, draws]."""
-    best, _, _, perturbed, token, _, _, _, _ = args[4]
-    draws, num_rows = args[3][2], args[3][3]
-    for draw in range(draws):
-        key = tl.load(best + draw * num_rows + row, mask=live, other=0, cache_modifier=".cg")
-        score = _score((key >> 32).to(tl.uint32))
-        leader = (~key).to(tl.uint32).to(tl.int64)
-        valid = (score > float("-inf")) & (score < float("inf"))
-        offset = row.to(tl.int64) * draws + draw
-        tl.store(perturbed + offset, score, mask=live)
-        tl.store(token + offset, tl.where(valid, leader, -1), mask=live)
+        deliver(row, live, keys, perturbed, token, draws, num_rows)
 
 
 @triton.jit
@@ -182,132 +122,67 @@ def _draw_one(logits, high, first, draw, rows, args, FLAGS: tl.constexpr):
     held = tl.minimum(wide, num_rows - 1)
     seen = tl.load(args[4][0] + draw * num_rows + held, cache_modifier=".cg")
     lowest = fill(wide, float("-inf"))
-    floor = tl.maximum(lowest, _score((seen >> 32).to(tl.uint32)))
-    winner, pending, _ = _race(
-        logits,
-        high,
-        first,
-        draw,
-        rows,
-        (lowest, fill(wide, -1)),
-        _no_pending(wide),
-        floor,
-        args,
-        FLAGS,
-    )
-    _submit(_settle(winner, pending, draw, rows, FLAGS), draw, rows, args)
+    floor = tl.maximum(lowest, score_of((seen >> 32).to(tl.uint32)))
+    leader = _follow(logits, high, first, draw, rows, _nobody(wide, FLAGS), floor, args, FLAGS)
+    _submit(leader, draw, rows, args)
 
 
 @triton.jit
-def _submit(winner, draw, rows, args):
-    """Add the winners of strands to those of all programs."""
-    score, leader = tl.reduce(winner, 1, larger)
-    held = (tl.max(rows[3].to(tl.int32), 1) > 0) & (leader >= 0)
-    best = args[4][0] + draw * args[3][3] + tl.max(rows[2], 1)
-    tl.atomic_max(best, _key(score, leader), mask=held)
+def _nobody(like, FLAGS: tl.constexpr):
+    """Return the leader of a strand without tokens.
 
-
-@triton.jit
-def _race(logits, high, first, draw, rows, winner, pending, floor, args, FLAGS: tl.constexpr):
-    """Let a tile's tokens race; return (winner, pending, floor).
-
-    Afterwards only a strand's winner and its pending token can still win the row, and the floor is
-    at most the row's best score.
+    It is (score, token), or where tokens race by rough scores (rough score, logit, token, word, and
+    what else its score depends on: draw).
     """
-    _, _, _, live, scale, k0, k1, c2, c3 = rows
+    lowest = fill(like, float("-inf"))
+    if PTX & FLAGS and SAMPLED & FLAGS:
+        return lowest, fill(like, 0.0), fill(like, -1), fill(like, -1).to(tl.uint32)
+    else:
+        return lowest, fill(like, -1)
+
+
+@triton.jit
+def _follow(logits, high, first, draw, rows, leader, floor, args, FLAGS: tl.constexpr):
+    """Return the leaders of the strands after a tile; those below the floor may be missed."""
+    _, _, _, _, scale, k0, k1, c2, c3 = rows
     c1 = fill(k0, 0).to(tl.uint32)
     if MANY_DRAWS & FLAGS:
         c1 = c1 + draw
     address = (first, k0, k1, c1, c2, c3)
-    turn = fill(first, args[3][3] >> 30).to(tl.uint32)
-    if PTX & FLAGS:
-        limit = _limit(high, floor, scale)
-        best, logit, token, word = pending
-        second = fill(first, float("-inf"))
-        state = (best, second, logit, token, word, turn)
-        state = scan_rough(logits, state, limit, scale, address, 0)
-        best, second, logit, token, word, _ = state
-        loss = tl.where(word < REFINE_BELOW, 1.0 / word.to(tl.float32), 0.0)
-        lower = tl.max(tl.maximum(floor, best - _error(best) - loss), 1)
-        floor = tl.maximum(floor, lower[:, None])
-        doubt = (second + _error(second) >= floor) & (second > float("-inf")) & live
-        pending = (best, logit, token, word)
-        if tl.max(tl.max(doubt.to(tl.int32), 1), 0) > 0:
-            _submit(
-                _score_all(logits, turn, address, pending, draw, rows, args, FLAGS),
-                draw,
-                rows,
-                args,
-            )
-            pending = _no_pending(first)
+    zero = fill(first, args[3][3] >> 30).to(tl.uint32)
+    if not SAMPLED & FLAGS:
+        return scan_greedy(logits, leader, floor, first, 0, (PTX & FLAGS) != 0)
+    elif PTX & FLAGS:
+        return race(logits, leader, limit(high, floor, scale), scale, zero, address, 0)
     else:
-        winner = scan_defined(logits, winner, turn, scale != 0.0, address, 0)
-    return winner, pending, floor
+        return scan_defined(logits, leader, zero, scale != 0.0, address, 0)
 
 
 @triton.jit
-def _score_all(logits, turn, address, pending, draw, rows, args, FLAGS: tl.constexpr):
-    """Score a tile and what is pending by the definition; return the winners of the strands.
-
-    It is rare, and registers are dear: one tile of memory serves all programs, one by one.
-    """
-    ROWS: tl.constexpr = logits.shape[0]
-    first, lock = address[0], args[4][7]
-    cell = args[4][8] + (rows[2] % ROWS * 4 + (first >> 1 & 3))
-    while tl.atomic_cas(lock, 0, 1) != 0:
-        pass
-    park(logits, cell, 0)
-    tl.debug_barrier()
-    winner = _settle((fill(first, float("-inf")), fill(first, -1)), pending, draw, rows, FLAGS)
-    winner = scan_parked(cell, winner, turn, rows[4] != 0.0, address, ROWS, logits.shape[1])
-    tl.debug_barrier()
-    tl.atomic_xchg(lock, 0)
-    return winner
+def _least_score(leader):
+    """Return a bound of the leaders' scores from below."""
+    score = leader[0]
+    if len(leader) > 2:
+        loss = tl.where(leader[3] < REFINE_BELOW, 1.0 / leader[3].to(tl.float32), 0.0)
+        score = score - (ROUGH_ERROR + tl.abs(score) * 5e-7) - loss
+    return score
 
 
 @triton.jit
-def _limit(high, floor, scale):
-    """Return the largest word uint32 with which a strand's largest logit may reach the floor."""
-    slack = 1.6e-5 + tl.abs(floor) * 6e-7
-    limit = tl.exp2((high - floor + slack) * _LOG2_E) * 4294967296.0
-    limit = tl.where(scale == 0.0, tl.where(high >= floor, 4294967296.0, 0.0), limit)
-    return tl.inline_asm_elementwise(
-        "cvt.rzi.sat.u32.f32 $0, $1;", "=r,f", [limit], dtype=tl.uint32, is_pure=True, pack=1
-    )
-
-
-@triton.jit
-def _error(score):
-    """How far a rough score may lie from the defined one."""
-    return ROUGH_ERROR + tl.abs(score) * 5e-7
-
-
-@triton.jit
-def _no_pending(like):
-    """Return a pending token (rough score, logit, token, word) that is none."""
-    return (
-        fill(like, float("-inf")),
-        fill(like, 0.0),
-        fill(like, -1),
-        fill(like, _NO_WORD).to(tl.uint32),
-    )
-
-
-@triton.jit
-def _settle(winner, pending, draw, rows, FLAGS: tl.constexpr):
-    """Score the pending token by the definition and return the winner of both."""
-    _, logit, token, _ = pending
-    _, _, _, _, scale, k0, k1, c2, c3 = rows
-    unit = leaf_unit(token)
-    c1 = fill(k0, 0).to(tl.uint32)
-    if MANY_DRAWS & FLAGS:
-        c1 = c1 + draw
-    w0, w1, w2, w3 = philox(k0, k1, unit, c1, c2, c3)
-    r0, r1, r2, r3 = philox(k0, k1, unit, c1, c2, c3 | REFINE_STREAM)
-    noise = gumbel(pick_lane(token, w0, w1, w2, w3), pick_lane(token, r0, r1, r2, r3))
-    score = logit + tl.where(scale == 0.0, 0.0, noise)
-    score = tl.where(token < 0, float("-inf"), score)
-    return larger(winner[0], winner[1], score, token)
+def _submit(leader, draw, rows, args):
+    """Score the leaders of strands by the definition and add them to those of all programs."""
+    score = leader[0]
+    token = leader[1]
+    if len(leader) > 2:
+        _, _, _, _, scale, k0, k1, c2, c3 = rows
+        token = leader[2]
+        unit = leaf_unit(token)
+        c1 = fill(k0, draw).to(tl.uint32)
+        w0, w1, w2, w3 = philox(k0, k1, unit, c1, c2, c3)
+        r0, r1, r2, r3 = philox(k0, k1, unit, c1, c2, c3 | REFINE_STREAM)
+        noise = gumbel(pick_lane(token, w0, w1, w2, w3), pick_lane(token, r0, r1, r2, r3))
+        score = leader[1] + tl.where(scale == 0.0, 0.0, noise)
+    submit(score, token, rows[2], rows[3], args[4][0], draw, args[3][3])
 
 
 @triton.jit
@@ -315,44 +190,4 @@ def _share(floor, known, rows, args):
     """Raise the shared bounds of the rows whose floor rose above what was known."""
     higher = tl.max((rows[3] & (floor > known)).to(tl.int32), 1) > 0
     bound = args[4][1] + tl.max(rows[2], 1)
-    tl.atomic_max(bound, _ordered(tl.max(floor, 1)), mask=higher, sem="relaxed")
-
-
-@triton.jit
-def _add_mass(logits, high, top, mass):
-    """Add a tile to the strands' masses, which are relative to their largest logits."""
-    merged = maximum(top, high)
-    shift = tl.where(merged == float("-inf"), 0.0, merged)
-    return mass * tl.exp2((top - shift) * _LOG2_E) + _exponentials(logits, shift)
-
-
-@triton.jit
-def _exponentials(logits, shift):
-    """Sum exp(logits - shift) over each strand."""
-    if logits.shape[1] > 16:
-        left, right = halves(logits)
-        return _exponentials(left, shift) + _exponentials(right, shift)
-    else:
-        p0, p1, p8, p9 = pieces(logits)
-        low = tl.exp2((p0 - shift) * _LOG2_E) + tl.exp2((p1 - shift) * _LOG2_E)
-        return low + (tl.exp2((p8 - shift) * _LOG2_E) + tl.exp2((p9 - shift) * _LOG2_E))
-
-
-@triton.jit
-def _ordered(score):
-    """Return uint32 that order as the scores do, all above 0; a NaN is above all."""
-    bits = (score + 0.0).to(tl.uint32, bitcast=True)
-    return tl.where(bits >> 31 == 1, ~bits, bits | 0x80000000)
-
-
-@triton.jit
-def _score(ordered):
-    """Undo `_ordered`; 0 becomes NaN."""
-    bits = tl.where(ordered >> 31 == 1, ordered ^ 0x80000000, ~ordered)
-    return bits.to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _key(score, token):
-    """Pack a score and a token into uint64: the largest is the best, lowest id on ties."""
-    return _ordered(score).to(tl.uint64) << 32 | (~token.to(tl.uint32)).to(tl.uint64)
+    tl.atomic_max(bound, ordered(tl.max(floor, 1)), mask=higher, sem="relaxed")

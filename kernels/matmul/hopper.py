@@ -2,6 +2,9 @@
 
 Copies run ahead through a ring of stages, also while an epilogue runs, so memory stays busy. The
 rows of hidden must fill the row blocks, because TMA is slow on boxes that leave the tensor.
+
+Integer work does not hide behind the matrix unit: Philox computed while it runs, between the steps
+of a tile, made a call at B = 256 take 1.35 of cuBLAS's time, against 1.16 computed after the tile.
 """
 
 from __future__ import annotations
@@ -79,7 +82,6 @@ def matmul_kernel(
                     slots,
                     tiles,
                     depth,
-                    num_rows,
                     args,
                     FLAGS,
                     OPEN,
@@ -156,7 +158,6 @@ def _multiply(
     slots,
     tiles,
     depth,
-    num_rows,
     args,
     FLAGS: gl.constexpr,
     OPEN: gl.constexpr,

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import StoppingCriteria, StoppingCriteriaList, StopStringCriteria
 from transformers.generation.logits_process import LogitsProcessor
 
 from fsresearch import METHODS, demo, sample_logits
@@ -39,6 +39,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Cohere": {"logit_scale": 0.25},
     "Granite": {"logits_scaling": 4.0},
     "Phi": {},
+    "Mamba": {"state_size": 4},
 }
 PROMPTS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
 
@@ -412,11 +413,131 @@ def test_fewer_beams_and_fewer_returned_are_a_prefix() -> None:
         ({"max_time": 5.0}, r"^MaxTimeCriteria does not depend on the sequence alone"),
         ({"return_dict_in_generate": True, "output_logits": True}, r"^output_logits, "),
         ({"prefill_chunk_size": 2}, r"^prefill_chunk_size is not supported"),
+        ({"force_words_ids": [[5]]}, r"^force_words_ids is not supported .* got \[\[5\]\]$"),
+        (
+            {"guidance_scale": 1.5, "materialize": True},
+            r"^UnbatchedClassifierFreeGuidanceLogitsProcessor keeps a state by row",
+        ),
     ],
 )
 def test_what_would_break_beams_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         search(**options)
+
+
+@pytest.mark.parametrize("how", [draw, search])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("penalty_alpha", 0.6),
+        ("dola_layers", "low"),
+        ("prompt_lookup_num_tokens", 3),
+        ("assistant_model", "Llama"),
+    ],
+)
+def test_other_ways_to_generate_are_refused(how: Any, option: str, value: Any) -> None:
+    """They would be ignored without a word."""
+    name = "sample" if how is draw else "stochastic_beam_search"
+    given = model_of(value) if option == "assistant_model" else value
+    with pytest.raises(ValueError, match=rf"^{option} is not supported by custom_generate={name}"):
+        how(**{option: given})
+
+
+@pytest.mark.parametrize("materialize", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 4, 5])
+def test_processors_that_count_prompts_do_so_beside_kappa(rows: int, materialize: bool) -> None:
+    """With kappa a prompt has k + 1 rows, and transformers finds a row's prompt by k of them."""
+    prompts = torch.arange(1, 1 + 3 * rows).view(rows, 3)
+    given: dict[str, Any] = {"num_beams": 4, "max_new_tokens": 3, "eos_token_id": None}
+    given["prefix_allowed_tokens_fn"] = lambda prompt, ids: [prompt, 10 + len(ids), 20, 25 + prompt]
+    expected = search(prompts, **given)
+    got = search(prompts, **given, kappa=True, materialize=materialize)
+    assert got.equal(expected)
+    for prompt, drawn in enumerate(got[:, 3:].view(rows, 4, 3)):
+        assert set(drawn.flatten().tolist()) <= {prompt, 13, 14, 15, 20, 25 + prompt}
+
+
+class OneAnswer(StoppingCriteria):
+    """A criterion of the old kind, which answers for all rows at once."""
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> bool:
+        """Stop at six tokens."""
+        return input_ids.shape[1] >= 6
+
+
+def test_criteria_may_answer_with_one_bool() -> None:
+    given: dict[str, Any] = {"stopping_criteria": StoppingCriteriaList([OneAnswer()])}
+    for how in (draw, search):
+        assert how(**given, eos_token_id=None).shape[1] == 6
+
+
+class Letters:
+    """A tokenizer whose token is a letter."""
+
+    def get_vocab(self) -> dict[str, int]:
+        """Name the ids."""
+        return {chr(ord("A") + i): i for i in range(VOCAB)}
+
+    def convert_tokens_to_string(self, tokens: list[str]) -> str:
+        """Join letters."""
+        return "".join(tokens)
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        """Read letters."""
+        return {"input_ids": [ord(letter) - ord("A") for letter in text]}
+
+    def _convert_id_to_token(self, i: int) -> str:
+        return chr(ord("A") + i)
+
+
+@pytest.mark.parametrize("how", [draw, search])
+def test_stop_strings_are_given_as_their_criterion(how: Any) -> None:
+    """Asked for by name they are an error of transformers, which keeps the tokenizer to itself."""
+    tokenizer: Any = Letters()
+    with pytest.raises(ValueError, match=r"one or more stop strings"):
+        how(stop_strings=["H"], tokenizer=tokenizer)
+    criterion = StopStringCriteria(tokenizer, stop_strings=["H", "J", "RS"])
+    rows = PROMPTS if how is search else PROMPTS.repeat(20, 1)
+    given: dict[str, Any] = {"stopping_criteria": StoppingCriteriaList([criterion])}
+    got = how(rows, max_new_tokens=12, **given)[:, 4:]
+    stopped = 0
+    for row in got.tolist():
+        written = "".join(chr(ord("A") + i) for i in row if i != PAD)
+        ends = [written.find(text) + len(text) for text in ("H", "J", "RS") if text in written]
+        stopped += bool(ends)
+        assert not ends or min(ends) == len(written)
+    assert stopped
+
+
+def test_top_p_keeps_with_beams_what_it_keeps_without() -> None:
+    """Those of transformers keep two tokens or more where there are beams."""
+    tiny: dict[str, Any] = {"do_sample": True, "top_p": 1e-6, "max_new_tokens": 4}
+    greedy = draw(**tiny)
+    beams = search(**tiny, num_beams=2, return_dict_in_generate=True)
+    assert beams.sequences[::2].equal(greedy)
+    assert beams.sequences_scores[::2].abs().max() < 1e-5
+    assert (beams.sequences[1::2, 4:] == PAD).all()
+    assert beams.sequences_scores[1::2].eq(-torch.inf).all()
+    own = search(**tiny, num_beams=2, materialize=True)
+    assert not own[::2].equal(own[1::2])
+
+
+@pytest.mark.parametrize(
+    ("family", "own"),
+    [("Rwkv", {}), ("RecurrentGemma", {"num_hidden_layers": 3, "lru_width": 16})],
+)
+def test_a_state_that_cannot_follow_beams_is_refused(family: str, own: dict[str, Any]) -> None:
+    """It is handed on outside the cache, or kept in modules; without a cache beams are right."""
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(**{**SIZES, **own})
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval().bfloat16()
+    given: dict[str, Any] = {"custom_generate": stochastic_beam_search, "seed": 1, "num_beams": 3}
+    with pytest.raises(ValueError, match=rf"^{family}ForCausalLM keeps a state outside the cache"):
+        model.generate(PROMPTS, **given, max_new_tokens=4)
+    given |= {"num_return_sequences": 3, "return_dict_in_generate": True, "use_cache": False}
+    got = model.generate(PROMPTS, **given, max_new_tokens=4)
+    expected = teacher_forced(model, got.sequences, 4, PAD, EOS)
+    torch.testing.assert_close(got.sequences_scores, expected, rtol=0, atol=0.2)
 
 
 def test_sample_refuses_beams() -> None:

@@ -14,6 +14,7 @@ from fsresearch import noise
 from fsresearch.kernels import philox
 from fsresearch.kernels.lm_head_max import lm_head_max
 from fsresearch.kernels.lm_head_max.reference import lm_head_max_reference
+from fsresearch.kernels.options import Options
 
 
 @triton.jit
@@ -134,12 +135,18 @@ def heads() -> dict[str, dict[str, Any]]:
     }
 
 
+def split(arguments: dict[str, Any]) -> tuple[tuple[Tensor, Tensor], Options]:
+    """Return (hidden, weight) and the options of a head."""
+    hidden, weight = arguments["hidden"], arguments["weight"]
+    rest = {name: value for name, value in arguments.items() if name not in ("hidden", "weight")}
+    return (hidden, weight), Options(**{"vocab_size": len(weight), **rest})
+
+
 def differences(arguments: dict[str, Any]) -> tuple[int, float]:
     """Return (tokens that differ from the reference, largest error of the log-mass)."""
-    defaults = {"inverse": 1.0, "logit_scale": None, "softcap": None, "start": 0, "draws": 1}
-    full = {**defaults, "vocab_size": len(arguments["weight"]), "role": 0, **arguments}
-    _, token, mass = lm_head_max(**full, form="plain")
-    _, expected, expected_mass = lm_head_max_reference(**full)
+    tensors, options = split(arguments)
+    _, token, mass = lm_head_max(*tensors, *options, form="plain")
+    _, expected, expected_mass = lm_head_max_reference(*tensors, options)
     if not torch.equal(mass.isnan(), expected_mass.isnan()):
         return len(token), torch.inf
     error = (mass - expected_mass).nan_to_num(0.0, 0.0, 0.0).abs().max()
@@ -148,18 +155,12 @@ def differences(arguments: dict[str, Any]) -> tuple[int, float]:
 
 def registration() -> set[str]:
     """Return what PyTorch's own check of the operator says: its schema and its fake."""
-    arguments = heads()["plain"]
-    full: dict[str, Any] = {
-        "inverse": 1.0,
-        "logit_scale": None,
-        "softcap": None,
-        "start": 0,
-        "draws": 1,
-        "role": 0,
-    }
-    full |= {**arguments, "vocab_size": 300, "form": "plain"}
+    tensors, options = split(heads()["plain"])
     tests = "test_schema", "test_faketensor"
-    return set(torch.library.opcheck(lm_head_max, (), full, test_utils=tests).values())
+    checked = torch.library.opcheck(
+        torch.ops.fsresearch.lm_head_max.default, (*tensors, *options, "plain"), test_utils=tests
+    )
+    return set(checked.values())
 
 
 if __name__ == "__main__":

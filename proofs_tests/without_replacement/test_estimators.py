@@ -362,3 +362,30 @@ def test_rows_that_are_not_distributions_stay_nan() -> None:
 def test_values_of_another_shape_are_refused() -> None:
     with pytest.raises(ValueError, match=r"values must be \[..., 2\]"):
         sum_and_sample(torch.log(torch.tensor([0.5, 0.2])), torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("values", "target", "error", "says"),
+    [
+        ([1.0, 2.0], None, TypeError, r"^values must be a tensor, got \[1.0, 2.0\] of type list$"),
+        (torch.ones(3), None, ValueError, r"^values must be \[..., 2\] .* got shape \[3\]$"),
+        (torch.tensor(1.0), None, ValueError, r"^values must be \[..., 2\] .* got shape \[\]$"),
+        (torch.ones(3, 2), None, ValueError, r"^values must be \[..., 2\] .* got shape \[3, 2\]$"),
+        (torch.ones(2), "1", TypeError, r"^log_target must be a tensor, got '1' of type str$"),
+        (torch.ones(2), torch.ones(3, 2), ValueError, r"^log_target must be \[..., 2\] like the"),
+    ],
+)
+def test_values_that_do_not_fit_are_named(
+    values: Any, target: Any, error: type[Exception], says: str
+) -> None:
+    drawn = race(torch.log(torch.tensor([[0.5, 0.25], [0.1, 0.2]])))
+    drawn = drawn._replace(kappa=torch.tensor([-2.0, -3.0]))
+    with pytest.raises(error, match=says):
+        horvitz_thompson(drawn, values, log_target=target)
+
+
+def test_what_is_no_sample_is_named() -> None:
+    with pytest.raises(TypeError, match=r"got a tensor of torch.int64, shape \[2\]$"):
+        race(torch.tensor([1, 2]))
+    with pytest.raises(ValueError, match=r"^repeats must be in \[1, 4294967296\], got 0$"):
+        hindsight(torch.log(torch.tensor([0.5, 0.25])), repeats=0)

@@ -237,3 +237,49 @@ def test_guards() -> None:
         importance_weighted_loss(fixed, p, torch.zeros(1, 2))
     certain = torch.zeros(1, 1)
     assert unordered_set_loss(certain, certain, torch.ones(1, 1)) == 0
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [unordered_set_loss, sum_and_sample_loss, importance_weighted_loss],
+)
+def test_a_row_without_a_distribution_passes_no_gradient(loss: Any) -> None:
+    """Its loss is NaN; left out of the mean, it must not spoil what rows share."""
+    logits = torch.tensor([[0.0, 1.0, 2.0, 3.0], [torch.nan, 0.0, 0.0, 0.0]])
+    shared = torch.ones(1, requires_grad=True)
+    drawn = sample_logits_without_replacement(logits, 2, seed=1)
+    scores = (logits * shared).log_softmax(1).gather(1, drawn.token.clamp(min=0))
+    rows = loss(drawn, scores, torch.tensor([[1.0, 3.0], [1.0, 3.0]]))
+    assert rows.isnan().tolist() == [False, True]
+    (given,) = torch.autograd.grad(rows[0], scores, retain_graph=True)
+    assert given[0].ne(0).all()
+    assert given[1].eq(0).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        (
+            ([0.5], torch.ones(1)),
+            TypeError,
+            r"^log_prob must be a tensor, got \[0.5\] of type list$",
+        ),
+        ((torch.ones(1), [0.5]), TypeError, r"^cost must be a tensor, got \[0.5\] of type list$"),
+        (
+            (torch.ones(1).long(), torch.ones(1)),
+            TypeError,
+            r"^log_prob must be floating, got a ten",
+        ),
+        (
+            (torch.ones(3), torch.ones(3)),
+            ValueError,
+            r"^log_prob must have the sample's shape \[2\]",
+        ),
+        ((torch.ones(2), torch.ones(3)), ValueError, r"^log_prob and cost must both be"),
+    ],
+)
+def test_losses_name_what_does_not_fit(given: Any, error: type[Exception], says: str) -> None:
+    drawn = race(torch.log(torch.tensor([0.5, 0.25])))._replace(kappa=torch.tensor(-2.0))
+    for loss in (unordered_set_loss, sum_and_sample_loss, importance_weighted_loss):
+        with pytest.raises(error, match=says):
+            loss(drawn, *given)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fsresearch.kernels.lm_head_max.flags import (
+from fsresearch.kernels.flags import (
     BIAS,
     BIAS_BY_ROW,
     EVEN_VOCAB,

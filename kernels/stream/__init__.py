@@ -1,0 +1,1 @@
+"""The streaming pipeline of logits in memory; an epilogue is its parameter."""

@@ -1,0 +1,87 @@
+"""From logits in memory to the launch of the streaming pipeline with an epilogue."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from fsresearch.kernels import flags
+from fsresearch.kernels.matmul.launch import Hooks, arguments
+from fsresearch.kernels.options import Options
+from fsresearch.kernels.stream.pipeline import stream_kernel
+
+__all__ = ["Stream", "run", "slots"]
+
+_ALIGNED = 8
+
+
+class Stream(NamedTuple):
+    """Tiles of one kernel.
+
+    Attributes:
+        units: of four tokens, in a tile.
+        warps: that hold it.
+        resident: programs that a multiprocessor holds at once.
+    """
+
+    units: int
+    warps: int
+    resident: int
+
+
+def slots(races: int, vocab_size: int, config: Stream, programs: int) -> int:
+    """Return how many programs share a race, so that all races run at once where they can.
+
+    >>> slots(64, 151_936, Stream(512, 4, 8), 132), slots(10_000, 300, Stream(512, 4, 8), 132)
+    (16, 1)
+    """
+    tiles = triton.cdiv(vocab_size, config.units * 4)
+    return max(min(tiles, programs * config.resident // races), 1)
+
+
+def run(
+    logits: Tensor,
+    options: Options,
+    config: Stream,
+    hooks: Hooks,
+    outputs: tuple[Any, ...],
+    draws: int,
+    slots: int,
+) -> None:
+    """Launch the pipeline.
+
+    Args:
+        logits: [B, V].
+        options: with ``vocab_size``.
+        config: the tiles.
+        hooks: (open, peek, lift, close) of the epilogue.
+        outputs: what the epilogue alone knows; it finds them as ``args[4]``.
+        draws: races a row.
+        slots: programs a race.
+    """
+    rows, columns = logits.shape
+    vocab = options.vocab_size
+    width = min(columns, triton.cdiv(vocab, 64) * 64)
+    bits = flags.bits(options, 1, logits)
+    if width != vocab or options.logit_scale is not None or options.softcap is not None:
+        bits &= ~int(flags.EVEN_VOCAB.value)
+    aligned = width % _ALIGNED == 0 and logits.stride(0) % _ALIGNED == 0
+    apart = _ALIGNED if aligned and logits.stride(1) == 1 else 1
+    stream_kernel[(rows * draws * slots,)](
+        logits,
+        width // apart,
+        logits.stride(0) // apart,
+        logits.stride(1),
+        slots,
+        draws,
+        (*arguments(options, rows), outputs),
+        bits,
+        *hooks,
+        config.units,
+        apart,
+        num_warps=config.warps,
+        enable_fp_fusion=False,
+    )
