@@ -22,7 +22,7 @@ test-triton-3.6: $(VENV)/with-test $(VENV)/triton-3.6.0
 
 # The next two run on a machine with a GPU, from the checkout, with the python3 that is there.
 test-gpu:
-	PYTHONPATH=. python3 -m pytest -m gpu $$(python3 -c "import xdist" 2>/dev/null && echo "-n 8") \
+	PYTHONPATH=. python3 -m pytest -m gpu -p no:benchmark $$(python3 -c "import xdist" 2>/dev/null && echo "-n 12") \
 	  -p proofs_tests.gpu_report --gpu-report experiments/results/gpu_tests.json \
 	  proofs_tests/kernels proofs_tests/cases proofs_tests/without_replacement
 

@@ -65,11 +65,13 @@ def kernel_times(call: Callable[[], Any]) -> list[tuple[str, float, float]]:
     for _ in range(3):
         call()
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as recorded:
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         for _ in range(CALLS):
             call()
         torch.cuda.synchronize()
-    events = [e for e in recorded.key_averages() if e.self_device_time_total > 0]
+    events = [
+        e for e in recorded.key_averages() if e.self_device_time_total > 0 and e.count >= CALLS
+    ]
     return [(e.key, e.count / CALLS, e.self_device_time_total / CALLS) for e in events]
 
 

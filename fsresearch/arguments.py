@@ -206,7 +206,7 @@ def _row_seeds(seed: int | Tensor | None, rows: int, device: torch.device) -> Te
     if isinstance(seed, Tensor):
         checks.tensor("seed", seed, torch.int64)
         checks.per_row("seed", seed, rows, device)
-        seed = seed.to(device)
+        seed = seed.to(device, non_blocking=True)
         return seed if seed.dim() else derive_seeds(seed, rows)
     seed = checks.integer("seed", seed, -(1 << 63), (1 << 63) - 1)
     return derive_seeds(torch.full((), seed, dtype=torch.int64, device=device), rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -10,14 +11,20 @@ from torch import Tensor
 from fsresearch.kernels.matmul.configs import Config, choose
 from fsresearch.kernels.options import Options
 
-__all__ = ["Drawn", "Launcher", "register"]
+__all__ = ["Drawn", "Launcher", "LogitsLauncher", "register", "register_logits"]
 
 Drawn = tuple[Tensor, Tensor, Tensor]
 Launcher = Callable[[Tensor, Tensor, Options, Config, int], Drawn]
+LogitsLauncher = Callable[[Tensor, Options, int], Drawn]
+_OPTIONS = (
+    "SymInt vocab_size, Tensor? seeds, Tensor? positions, Tensor? temperature, Tensor? bias, "
+    "Tensor? mask, float inverse, float? logit_scale, float? softcap, SymInt start, SymInt draws, "
+    "SymInt role, bool log_mass"
+)
 
 
 def register(name: str, launch: Launcher) -> Callable[..., Drawn]:
-    """Return the operator ``fsresearch::name``.
+    """Return the operator ``fsresearch::name`` of an LM head.
 
     It takes hidden [B, D], B >= 1, and weight [V, D] of the same dtype (float32, bfloat16 or
     float16), the fields of `Options` one by one, and the form that the caller knows to serve them:
@@ -29,55 +36,70 @@ def register(name: str, launch: Launcher) -> Callable[..., Drawn]:
         launch: takes (hidden, weight, options, config, programs).
     """
 
-    def operator(
-        hidden: Tensor,
-        weight: Tensor,
-        vocab_size: int,
-        seeds: Tensor | None,
-        positions: Tensor | None,
-        temperature: Tensor | None,
-        bias: Tensor | None,
-        mask: Tensor | None,
-        inverse: float,
-        logit_scale: float | None,
-        softcap: float | None,
-        start: int,
-        draws: int,
-        role: int,
-        log_mass: bool,
-        form: str,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        options = Options(
-            vocab_size,
-            seeds,
-            positions,
-            temperature,
-            bias,
-            mask,
-            inverse,
-            logit_scale,
-            softcap,
-            start,
-            draws,
-            role,
-            log_mass,
-        )
-        config = choose(form, len(hidden))
-        if hidden.device.type != "cuda":
-            return launch(hidden, weight, options, config, 4)
-        programs = torch.cuda.get_device_properties(hidden.device).multi_processor_count
-        with torch.cuda.device(hidden.device):
-            return launch(hidden, weight, options, config, programs)
+    def operator(hidden: Tensor, weight: Tensor, *rest: object) -> Drawn:
+        config = choose(str(rest[-1]), len(hidden))
+        options = Options(*rest[:-1])  # type: ignore[arg-type]
+        with _on(hidden):
+            return launch(hidden, weight, options, config, _programs(hidden))
 
     def fake(hidden: Tensor, weight: Tensor, *rest: object) -> Drawn:
-        options = Options(*rest[:-1])  # type: ignore[arg-type]
-        rows = len(hidden)
-        return (
-            hidden.new_empty((rows, options.columns), dtype=torch.float32),
-            hidden.new_empty((rows, options.columns), dtype=torch.int64),
-            hidden.new_empty((rows, int(options.log_mass)), dtype=torch.float64),
-        )
+        return _empty(hidden, Options(*rest[:-1]))  # type: ignore[arg-type]
 
-    registered = torch.library.custom_op(f"fsresearch::{name}", operator, mutates_args=())
+    return _register(name, "Tensor hidden, Tensor weight", ", str form", operator, fake)
+
+
+def register_logits(name: str, launch: LogitsLauncher) -> Callable[..., Drawn]:
+    """Return the operator ``fsresearch::name`` of logits in memory.
+
+    It takes logits [B, V], B >= 1, float32, bfloat16 or float16 with any strides, and the fields of
+    `Options` one by one. It returns what that of an LM head does.
+
+    Args:
+        name: the kernel's.
+        launch: takes (logits, options, programs).
+    """
+
+    def operator(logits: Tensor, *rest: object) -> Drawn:
+        options = Options(*rest)  # type: ignore[arg-type]
+        with _on(logits):
+            return launch(logits, options, _programs(logits))
+
+    def fake(logits: Tensor, *rest: object) -> Drawn:
+        return _empty(logits, Options(*rest))  # type: ignore[arg-type]
+
+    return _register(name, "Tensor logits", "", operator, fake)
+
+
+def _register(
+    name: str, before: str, after: str, operator: Callable[..., Drawn], fake: Callable[..., Drawn]
+) -> Callable[..., Drawn]:
+    registered = torch.library.custom_op(
+        f"fsresearch::{name}",
+        operator,
+        mutates_args=(),
+        schema=f"({before}, {_OPTIONS}{after}) -> (Tensor, Tensor, Tensor)",
+    )
     registered.register_fake(fake)
     return registered
+
+
+def _on(tensor: Tensor) -> AbstractContextManager[object]:
+    """Make a tensor's device the current one."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+def _programs(tensor: Tensor) -> int:
+    """Return how many programs run at once on a tensor's device; an interpreter's is small."""
+    if not tensor.is_cuda:
+        return 4
+    return int(torch.cuda.get_device_properties(tensor.device).multi_processor_count)
+
+
+def _empty(source: Tensor, options: Options) -> Drawn:
+    """Return what a call returns, not filled."""
+    rows = len(source)
+    return (
+        source.new_empty((rows, options.columns), dtype=torch.float32),
+        source.new_empty((rows, options.columns), dtype=torch.int64),
+        source.new_empty((rows, int(options.log_mass)), dtype=torch.float64),
+    )

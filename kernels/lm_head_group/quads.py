@@ -37,7 +37,7 @@ def _weigh() -> str:
 def _step(left: str, right: str) -> str:
     """Let g say whether x falls into the left part; move x inside the part that it falls into."""
     return f"""setp.eq.f32 g, {right}, {hex_ptx(0.0)}; setp.lt.or.f32 g, x, {left}, g;
-    sub.f32 y, x, {left}; selp.f32 x, x, y, g;"""
+    sub.f32 z, x, {left}; selp.f32 x, x, z, g;"""
 
 
 def _descend() -> str:
@@ -75,15 +75,15 @@ CHOSEN:"""
 def assembly(greedy: bool) -> str:
     """Outputs: best, token.
 
-    Inputs: the same, bound, Gumbel and uniform of a group, the row's largest logit, first id,
-    greedy, the lane of the quad that has the group's noise, the strand's sixteen logits.
+    Inputs: the same, bound, the group's Gumbel, the uniforms of the quad's groups, the row's
+    largest logit, first id, greedy, which lane's uniform is the group's, the strand's sixteen
+    logits.
     """
     return f"""{{
-    .reg .f32 w<16>, p<8>, q<4>, h<2>, best, noise, score, x, y, m, n, pair, other;
+    .reg .f32 w<16>, p<8>, q<4>, h<2>, best, score, x, y, z, m, n, pair, other;
     .reg .b32 token, id, i, j, k; .reg .pred g, some, leads, mine, upper, odd, cold;
     mov.f32 best, $2; mov.b32 token, $3;
-    shfl.sync.idx.b32 noise, $5, $10, 0x1c1f, {_ALL};
-    add.f32 score, $7, {hex_ptx(4.1588835)}; add.f32 score, score, noise;
+    add.f32 score, $7, {hex_ptx(4.1588835)}; add.f32 score, score, $5;
     max.f32 x, best, $4; max.f32 x, x, {hex_ptx(-3.4028234663852886e38)};
     setp.ge.f32 some, score, x; vote.sync.any.pred some, some, {_ALL};
     @!some bra SKIP;
@@ -92,18 +92,18 @@ def assembly(greedy: bool) -> str:
     shfl.sync.bfly.b32 other, pair, 2, 0x1f, {_ALL}; add.f32 x, pair, other;
     lg2.approx.ftz.f32 score, x; mul.f32 score, score, {hex_ptx(0.6931471805599453)};
     {f"setp.ne.s32 cold, $9, 0; selp.f32 score, {hex_ptx(0.0)}, score, cold;" if greedy else ""}
-    add.f32 score, $7, score; add.f32 score, score, noise;
+    add.f32 score, $7, score; add.f32 score, score, $5;
     setp.ge.f32 leads, score, $4; setp.gt.and.f32 leads, score, best, leads;
     vote.sync.any.pred some, leads, {_ALL};
     @!some bra SKIP;
     shfl.sync.idx.b32 y, $6, $10, 0x1c1f, {_ALL}; mul.f32 x, y, x;
     mov.u32 i, %laneid; mov.b32 id, $8;
     and.b32 j, i, 2; setp.ne.s32 upper, j, 0; and.b32 j, i, 1; setp.ne.s32 odd, j, 0;
-    selp.f32 noise, other, pair, upper; selp.f32 other, pair, other, upper;
-    {_step("noise", "other")}
+    selp.f32 y, other, pair, upper; selp.f32 other, pair, other, upper;
+    {_step("y", "other")}
     xor.pred mine, g, upper;
-    selp.f32 noise, n, m, odd; selp.f32 other, m, n, odd;
-    {_step("noise", "other")}
+    selp.f32 y, n, m, odd; selp.f32 other, m, n, odd;
+    {_step("y", "other")}
     xor.pred g, g, odd; and.pred mine, mine, g;
     {_descend()}{_attain() if greedy else ""}
     selp.b32 id, id, 0xffffffff, mine;
@@ -115,6 +115,7 @@ SKIP:
 
 _SAMPLED = tl.constexpr(assembly(False))
 _MIXED = tl.constexpr(assembly(True))
+_OF_LANE = tl.constexpr(f"shfl.sync.idx.b32 $0, $1, $2, 0x1c1f, {_ALL};")
 
 
 @triton.jit
@@ -132,35 +133,37 @@ def race_quads(logits, best, token, bound, first, draw, rows, GREEDY: tl.constex
         GREEDY: whether rows can be greedy.
     """
     noise, uniform = group_noise((first >> 6) + (first >> 1 & 3), draw, rows)
-    known = bound, noise, uniform, first, rows[4].to(tl.int32)
+    known = bound, _by_group(noise, logits), uniform, first, rows[4].to(tl.int32)
     return _absorb(logits, best, token, known, 0, GREEDY)
 
 
 @triton.jit
+def _by_group(noise, logits):
+    """Return the noise of every group of a tile, which one lane has, in all four of the quad."""
+    noises = ()
+    for group in tl.static_range(logits.shape[1] // 64):
+        one = tl.inline_asm_elementwise(
+            _OF_LANE, "=f,f,r", [noise, group], dtype=tl.float32, is_pure=True, pack=1
+        )
+        noises = noises + (one,)  # noqa: RUF005
+    return noises
+
+
+@triton.jit
 def _absorb(logits, best, token, known, GROUP: tl.constexpr, GREEDY: tl.constexpr):
-    """Absorb the groups from GROUP on; the lane of that number has a group's noise."""
+    """Absorb the groups from GROUP on; the lane of that number has a group's uniform."""
     if logits.shape[1] > 64:
         left, right = halves(logits)
         best, token = _absorb(left, best, token, known, GROUP, GREEDY)
         return _absorb(right, best, token, known, GROUP + left.shape[1] // 64, GREEDY)
     else:
-        bound, noise, uniform, first, greedy = known
+        bound, noises, uniform, first, greedy = known
         top = across(tl.reduce(peak(logits), 1, maximum), first)
-        state = (
-            best,
-            token,
-            bound,
-            noise,
-            uniform,
-            top,
-            first + GROUP * 64,
-            greedy,
-            fill(first, GROUP),
-        )
+        group = (noises[GROUP], uniform, top, first + GROUP * 64, greedy, fill(first, GROUP))
         return tl.inline_asm_elementwise(
             _MIXED if GREEDY else _SAMPLED,
             "=&f,=&r,f,r,f,f,f,f,r,r,r,f,f,f,f,f,f,f,f,f,f,f,f,f,f,f,f",
-            state + strands(logits),
+            (best, token, bound) + group + strands(logits),  # noqa: RUF005
             dtype=(tl.float32, tl.int32),
             is_pure=True,
             pack=1,

@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 
 from fsresearch.kernels.philox import gumbel_from_bits, philox, uniform_from_bits
-from fsresearch.kernels.pieces import fill, halves, maximum, peak, pieces, words_apart
+from fsresearch.kernels.pieces import fill, halves, maximum, pieces, words_apart
 
-__all__ = ["across", "group_noise", "race", "strands"]
+__all__ = ["across", "group_noise", "race", "race_strands", "strands"]
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -37,23 +37,32 @@ def race(logits, best, token, bound, first, draw, rows, GROUP: tl.constexpr):
         NEXT: tl.constexpr = GROUP + left.shape[1] // 64
         return race(right, best, token, bound, first, draw, rows, NEXT)
     else:
-        greedy = rows[4]
         first = first + GROUP * 64
-        top = across(tl.reduce(peak(logits), 1, maximum), first)
-        noise, uniform = group_noise(first >> 6, draw, rows)
-        weights = _weights(logits, tl.where(top == float("-inf"), 0.0, top))
-        mass, strand = _sum(weights), first >> 1 & 3
-        s0, s1 = _alone(mass, strand, 0), _alone(mass, strand, 1)
-        s2, s3 = _alone(mass, strand, 2), _alone(mass, strand, 3)
-        total = (s0 + s1) + (s2 + s3)
-        score = top + tl.where(greedy, 0.0, tl.log(total)) + noise
-        leads = (score >= bound) & (score > best)
-        if tl.max(tl.max(leads.to(tl.int32), 1), 0) > 0:
-            chosen = _choose(weights, (s0, s1, s2, s3), uniform * total, first)
-            chosen = tl.where(greedy, _first_of(logits, top, first), chosen)
-            best = tl.where(leads, score, best)
-            token = tl.where(leads, chosen, token)
-        return best, token
+        return race_strands(strands(logits), best, token, bound, first, draw, rows)
+
+
+@triton.jit
+def race_strands(x, best, token, bound, first, draw, rows):
+    """Let one group race, the strands' tokens x, against the row's best; return what `race` does."""
+    greedy = rows[4]
+    top = x[0]
+    for i in tl.static_range(1, 16):
+        top = maximum(top, x[i])
+    top = across(tl.reduce(top, 1, maximum), first)
+    noise, uniform = group_noise(first >> 6, draw, rows)
+    weights = _weights(x, tl.where(top == float("-inf"), 0.0, top))
+    mass, strand = _sum(weights), first >> 1 & 3
+    s0, s1 = _alone(mass, strand, 0), _alone(mass, strand, 1)
+    s2, s3 = _alone(mass, strand, 2), _alone(mass, strand, 3)
+    total = (s0 + s1) + (s2 + s3)
+    score = top + tl.where(greedy, 0.0, tl.log(total)) + noise
+    leads = (score >= bound) & (score > best)
+    if tl.max(tl.max(leads.to(tl.int32), 1), 0) > 0:
+        chosen = _choose(weights, (s0, s1, s2, s3), uniform * total, first)
+        chosen = tl.where(greedy, _first_of(x, top, first), chosen)
+        best = tl.where(leads, score, best)
+        token = tl.where(leads, chosen, token)
+    return best, token
 
 
 @triton.jit
@@ -79,9 +88,8 @@ def across(value, like):
 
 
 @triton.jit
-def _weights(logits, shift):
-    """Return exp(logits - shift) of the strands."""
-    x = strands(logits)
+def _weights(x, shift):
+    """Return exp(x - shift) of the strands."""
     weights = ()
     for i in tl.static_range(16):
         weights = weights + (tl.exp2((x[i] - shift) * _LOG2_E),)  # noqa: RUF005
@@ -144,9 +152,8 @@ def _step(x, left, right):
 
 
 @triton.jit
-def _first_of(logits, top, first):
+def _first_of(x, top, first):
     """Return the lowest id of the tokens whose logit is the row's largest; -1 in other strands."""
-    x = strands(logits)
     lowest = fill(first, 2147483647)
     for i in tl.static_range(16):
         offset = (i >> 2) * 16 + (i & 1) + (i & 2) * 4

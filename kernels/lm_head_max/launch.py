@@ -21,10 +21,12 @@ def launch(
     rows, device = len(hidden), hidden.device
     slots, blocks = grid(rows, options.vocab_size, config, programs)
     winners = rows * options.columns
-    scratch = torch.zeros(2 * winners + rows + blocks, dtype=torch.int32, device=device)
+    scratch = torch.zeros(2 * winners + rows + blocks + 1, dtype=torch.int32, device=device)
     keys = scratch[: 2 * winners].view(torch.uint64)
     bounds = scratch[2 * winners : 2 * winners + rows].view(torch.uint32)
-    arrived = scratch[2 * winners + rows :].view(torch.uint32)
+    arrived = scratch[2 * winners + rows : -1].view(torch.uint32)
+    lock = scratch[-1:]
+    parked = torch.empty(config.block_b * config.block_v, dtype=torch.float32, device=device)
     perturbed = torch.empty((rows, options.columns), dtype=torch.float32, device=device)
     token = torch.empty((rows, options.columns), dtype=torch.int64, device=device)
     log_mass = torch.empty((rows, 0), dtype=torch.float64, device=device)
@@ -35,7 +37,7 @@ def launch(
         options,
         config,
         (open_rows, peek, lift, close_rows),
-        (keys, bounds, arrived, perturbed, token, tuple(left)),
+        (keys, bounds, arrived, perturbed, token, tuple(left), lock, parked),
         programs,
     )
     if options.log_mass:

@@ -2,10 +2,10 @@
 
 A Gumbel is at most ``-log(word / 2**32)``. So a token whose logit is at most ``peak`` can beat a
 score ``floor`` only where its word is at most ``2**32 exp(peak - floor)``: one comparison of
-integers, for four tokens at once, and a branch that is seldom taken after the first tile.
+integers, for four tokens at once, and a branch that is seldom taken.
 
-In the branch tokens have rough scores, and where these are too near to tell the best of them, the
-scores of the definition. All state is [rows, 4], a value of each strand (see `kernels.pieces`).
+In the branch tokens have rough scores. Of each strand (`kernels.pieces`) a scan keeps the best of
+these with its logit, id and word, and the best of the rest. All state is [rows, 4].
 """
 
 from __future__ import annotations
@@ -15,73 +15,46 @@ import triton.language as tl
 
 from fsresearch.kernels.merge.packed import larger
 from fsresearch.kernels.philox import (
-    REFINE_BELOW,
     REFINE_STREAM,
-    ROUGH_ERROR,
     ROUGH_LOG2_PTX,
     gumbel,
-    gumbel_ptx,
-    hex_ptx,
     leaf_unit,
     philox,
 )
 from fsresearch.kernels.pieces import halves, pieces, words_apart
 
-__all__ = ["limit", "race", "scan_defined", "scan_greedy"]
+__all__ = ["park", "scan_defined", "scan_greedy", "scan_parked", "scan_rough"]
 
 
-def _race_branch() -> str:
-    """Outputs: best, logit, token, word.
-
-    Inputs: the same, limit, scale, first token, k0, k1, c1, c2, c3, four words, four logits.
-    """
-    rough = "".join(
+def _rough_branch() -> str:
+    """Outputs: best, second, logit, id, word, turn. Inputs: they, limit, scale, id, 4 (w, x)."""
+    tokens = "".join(
         f"""
-    mov.b32 w, ${16 + n};{ROUGH_LOG2_PTX}
-    fma.rn.f32 y, y, scale, ${20 + n};
+    mov.b32 w, ${15 + 2 * lane}; mov.f32 x, ${16 + 2 * lane};
+    {ROUGH_LOG2_PTX}
+    fma.rn.f32 y, y, scale, x;
     setp.gt.f32 q, y, best;
-    min.f32 e, y, best; max.f32 second, second, e; max.f32 best, best, y;
-    @q mov.f32 x, ${20 + n}; @q mov.b32 word, w; @q add.s32 token, $10, {16 * n};"""
-        for n in range(4)
-    )
-    chosen = "".join(
-        f"""
-    setp.eq.u32 p, n, {n}; @p mov.b32 w, ${16 + n}; @p mov.f32 v, ${20 + n};"""
-        for n in range(4)
+    min.f32 e, y, best;
+    max.f32 second, second, e;
+    max.f32 best, best, y;
+    @q mov.f32 logit, x;
+    @q mov.b32 word, w;
+    @q add.s32 id, first, {16 * lane};"""
+        for lane in range(4)
     )
     return f"""{{
-    .reg .f32 best, second, scale, x, y, v, e, g; .reg .b32 token, word, w, n, i; .reg .pred p, q;
-    mov.f32 best, $4; mov.f32 x, $5; mov.b32 token, $6; mov.b32 word, $7;
-    min.u32 w, $16, $17; min.u32 n, $18, $19; min.u32 w, w, n;
-    setp.gt.u32 p, w, $8;
-    @p bra DONE;
-    mov.f32 scale, $9; mov.f32 second, 0fFF800000;{rough}
-    abs.f32 e, best; fma.rn.f32 e, e, {hex_ptx(1e-6)}, {hex_ptx(2 * ROUGH_ERROR.value)};
-    setp.lt.u32 q, word, {REFINE_BELOW.value}; cvt.rn.f32.u32 v, word; rcp.approx.ftz.f32 v, v;
-    @q add.f32 e, e, v;
-    sub.f32 e, best, e;
-    setp.ge.f32 p, second, e;
-    setp.gt.and.f32 p, second, 0fFF800000, p;
-    @!p bra DONE;
-    mov.f32 best, 0fFF800000; mov.b32 n, 0;
-TOKEN:
-    .pragma "nounroll";
-    mov.b32 w, $7; mov.f32 v, $5; mov.b32 i, $6;
-    setp.eq.f32 p, $4, 0fFF800000; @p mov.f32 v, 0fFF800000;{chosen}
-    setp.lt.u32 p, n, 4; @p mad.lo.u32 i, n, 16, $10;
-    {gumbel_ptx("w", "i", ["$11", "$12"], ["$13", "$14", "$15"])}
-    setp.eq.f32 p, scale, 0f00000000;
-    @p mov.f32 g, 0f00000000;
-    add.f32 g, v, g;
-    setp.lt.s32 q, i, token;
-    setp.eq.and.f32 q, g, best, q;
-    setp.gt.or.f32 q, g, best, q;
-    @q mov.f32 best, g; @q mov.f32 x, v; @q mov.b32 token, i; @q mov.b32 word, w;
-    add.u32 n, n, 1;
-    setp.lt.u32 p, n, 5;
-    @p bra TOKEN;
-DONE:
-    mov.f32 $0, best; mov.f32 $1, x; mov.b32 $2, token; mov.b32 $3, word;
+    .reg .f32 best, second, logit, scale, x, y, v, e; .reg .b32 id, word, turn, first, w, m;
+    .reg .pred p, q;
+    mov.f32 best, $6; mov.f32 second, $7; mov.f32 logit, $8; mov.b32 id, $9; mov.b32 word, $10;
+    mov.b32 turn, $11;
+    min.u32 w, $15, $17; min.u32 m, $19, $21; min.u32 m, m, w;
+    setp.gt.u32 p, m, $12;
+    @p bra SKIP;
+    mov.f32 scale, $13; mov.b32 first, $14;{tokens}
+    and.b32 turn, turn, w;
+SKIP:
+    mov.f32 $0, best; mov.f32 $1, second; mov.f32 $2, logit; mov.b32 $3, id; mov.b32 $4, word;
+    mov.b32 $5, turn;
 }}"""
 
 
@@ -107,72 +80,57 @@ SKIP:
 }}"""
 
 
-_LOG2_E = tl.constexpr(1.4426950408889634)
-_RACE_BRANCH = tl.constexpr(_race_branch())
+_ROUGH_BRANCH = tl.constexpr(_rough_branch())
 _GREEDY_BRANCH = tl.constexpr(_greedy_branch())
 
 
 @triton.jit
-def race(logits, state, word_limit, scale, zero, address, GROUP: tl.constexpr):
+def scan_rough(logits, state, limit, scale, address, GROUP: tl.constexpr):
     """Absorb a tile's tokens whose words are within the limit.
 
     Args:
         logits: float32 [rows, columns].
-        state: (rough score, logit, token, word) of the best so far.
-        word_limit: uint32, the largest word of interest.
+        state: (best, second, logit, token, word, turn) so far. ``turn`` is 0, which only the caller
+            knows: it makes each call of Philox wait for the last branch. Otherwise the assembler
+            starts all of them at once and runs out of registers.
+        limit: uint32, the largest word of interest.
         scale: -ln 2, or 0 for greedy rows.
-        zero: uint32 0, which only the caller knows.
         address: (first token, k0, k1, c1, c2, c3).
         GROUP: 0; which 64 columns, inside.
     """
     if logits.shape[1] > 64:
         left, right = halves(logits)
-        state = race(left, state, word_limit, scale, zero, address, GROUP)
-        SKIPPED: tl.constexpr = left.shape[1] // 64
-        return race(right, state, word_limit, scale, zero, address, GROUP + SKIPPED)
+        state = scan_rough(left, state, limit, scale, address, GROUP)
+        return scan_rough(right, state, limit, scale, address, GROUP + left.shape[1] // 64)
     else:
         x0, x1, x2, x3 = words_apart(logits)
         a0, a1, a8, a9 = pieces(x0)
         b0, b1, b8, b9 = pieces(x1)
         c0, c1, c8, c9 = pieces(x2)
         d0, d1, d8, d9 = pieces(x3)
-        known = word_limit, scale, zero
-        state = _compete(state, known, address, GROUP * 64, a0, b0, c0, d0)
-        state = _compete(state, known, address, GROUP * 64 + 1, a1, b1, c1, d1)
-        state = _compete(state, known, address, GROUP * 64 + 8, a8, b8, c8, d8)
-        return _compete(state, known, address, GROUP * 64 + 9, a9, b9, c9, d9)
+        state = _absorb_rough(state, limit, scale, address, GROUP, 0, a0, b0, c0, d0)
+        state = _absorb_rough(state, limit, scale, address, GROUP, 1, a1, b1, c1, d1)
+        state = _absorb_rough(state, limit, scale, address, GROUP, 8, a8, b8, c8, d8)
+        return _absorb_rough(state, limit, scale, address, GROUP, 9, a9, b9, c9, d9)
 
 
 @triton.jit
-def _compete(state, known, address, OFFSET: tl.constexpr, x0, x1, x2, x3):
-    """Absorb the four tokens of one Philox call.
-
-    ``zero`` makes each call of Philox wait for the last branch. Otherwise the assembler starts all
-    of them at once and runs out of registers.
-    """
-    word_limit, scale, zero = known
+def _absorb_rough(
+    state, limit, scale, address, GROUP: tl.constexpr, OFFSET: tl.constexpr, x0, x1, x2, x3
+):
+    """Absorb the four tokens of one Philox call."""
     first, k0, k1, c1, c2, c3 = address
-    first = first + OFFSET
-    w0, w1, w2, w3 = philox(k0, k1, leaf_unit(first), c1, c2, c3, state[3] & zero)
+    turn = state[5]
+    unit = leaf_unit(first) + (GROUP * 16 + OFFSET)
+    w0, w1, w2, w3 = philox(k0, k1, unit, c1, c2, c3, turn)
+    first = first + (GROUP * 64 + OFFSET)
     return tl.inline_asm_elementwise(
-        _RACE_BRANCH,
-        "=&f,=&f,=&r,=&r,f,f,r,r,r,f,r,r,r,r,r,r,r,r,r,r,f,f,f,f",
-        state  # noqa: RUF005
-        + (word_limit, scale, first, k0, k1, c1, c2, c3, w0, w1, w2, w3, x0, x1, x2, x3),
-        dtype=(tl.float32, tl.float32, tl.int32, tl.uint32),
+        _ROUGH_BRANCH,
+        "=&f,=&f,=&f,=&r,=&r,=&r,f,f,f,r,r,r,r,f,r,r,f,r,f,r,f,r,f",
+        state + (limit, scale, first, w0, x0, w1, x1, w2, x2, w3, x3),  # noqa: RUF005
+        dtype=(tl.float32, tl.float32, tl.float32, tl.int32, tl.uint32, tl.uint32),
         is_pure=True,
         pack=1,
-    )
-
-
-@triton.jit
-def limit(high, floor, scale):
-    """Return the largest word uint32 with which a strand's largest logit may reach the floor."""
-    slack = 1.6e-5 + tl.abs(floor) * 6e-7
-    word = tl.exp2((high - floor + slack) * _LOG2_E) * 4294967296.0
-    word = tl.where(scale == 0.0, tl.where(high >= floor, 4294967296.0, 0.0), word)
-    return tl.inline_asm_elementwise(
-        "cvt.rzi.sat.u32.f32 $0, $1;", "=r,f", [word], dtype=tl.uint32, is_pure=True, pack=1
     )
 
 
@@ -221,7 +179,7 @@ def _absorb_greedy(state, floor, first, x0, x1, x2, x3, PTX: tl.constexpr):
 def scan_defined(logits, state, zero, sampled, address, GROUP: tl.constexpr):
     """Absorb every token by its defined score, where there is no PTX.
 
-    ``zero`` is 0, which only the caller knows; see `_compete`.
+    ``zero`` is 0, which only the caller knows; it is what ``turn`` is above.
     """
     if logits.shape[1] > 64:
         left, right = halves(logits)
@@ -235,17 +193,17 @@ def scan_defined(logits, state, zero, sampled, address, GROUP: tl.constexpr):
         d0, d1, d8, d9 = pieces(x3)
         first, k0, k1, c1_, c2, c3 = address
         first = first + GROUP * 64
-        state = _absorb_defined(state, zero, sampled, (first, k0, k1, c1_, c2, c3), a0, b0, c0, d0)
+        state = absorb_defined(state, zero, sampled, (first, k0, k1, c1_, c2, c3), a0, b0, c0, d0)
         address = (first + 1, k0, k1, c1_, c2, c3)
-        state = _absorb_defined(state, zero, sampled, address, a1, b1, c1, d1)
+        state = absorb_defined(state, zero, sampled, address, a1, b1, c1, d1)
         address = (first + 8, k0, k1, c1_, c2, c3)
-        state = _absorb_defined(state, zero, sampled, address, a8, b8, c8, d8)
+        state = absorb_defined(state, zero, sampled, address, a8, b8, c8, d8)
         address = (first + 9, k0, k1, c1_, c2, c3)
-        return _absorb_defined(state, zero, sampled, address, a9, b9, c9, d9)
+        return absorb_defined(state, zero, sampled, address, a9, b9, c9, d9)
 
 
 @triton.jit
-def _absorb_defined(state, zero, sampled, address, x0, x1, x2, x3):
+def absorb_defined(state, zero, sampled, address, x0, x1, x2, x3):
     """Absorb the four tokens of one Philox call."""
     first, k0, k1, c1, c2, c3 = address
     best, token = state
@@ -261,3 +219,43 @@ def _absorb_defined(state, zero, sampled, address, x0, x1, x2, x3):
     best, token = larger(best, token, x2, first + 32)
     x3 = x3 + tl.where(sampled, gumbel(w3, r3), 0.0)
     return larger(best, token, x3, first + 48)
+
+
+@triton.jit
+def park(logits, cell, GROUP: tl.constexpr):
+    """Store a tile in pieces: [groups, pieces of 16 tokens, words, rows, 4]."""
+    if logits.shape[1] > 64:
+        left, right = halves(logits)
+        park(left, cell, GROUP)
+        park(right, cell, GROUP + left.shape[1] // 64)
+    else:
+        SIZE: tl.constexpr = logits.shape[0] * 4
+        x0, x1, x2, x3 = words_apart(logits)
+        _park_word(x0, cell + (GROUP * 16) * SIZE, SIZE)
+        _park_word(x1, cell + (GROUP * 16 + 1) * SIZE, SIZE)
+        _park_word(x2, cell + (GROUP * 16 + 2) * SIZE, SIZE)
+        _park_word(x3, cell + (GROUP * 16 + 3) * SIZE, SIZE)
+
+
+@triton.jit
+def _park_word(x, cell, SIZE: tl.constexpr):
+    p0, p1, p8, p9 = pieces(x)
+    tl.store(cell, p0)
+    tl.store(cell + 4 * SIZE, p1)
+    tl.store(cell + 8 * SIZE, p8)
+    tl.store(cell + 12 * SIZE, p9)
+
+
+@triton.jit
+def scan_parked(cell, state, zero, sampled, address, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Absorb every token of a parked tile by its defined score."""
+    first, k0, k1, c1, c2, c3 = address
+    for piece in range(COLUMNS // 16):
+        at = cell + piece * (16 * ROWS)
+        x0 = tl.load(at, cache_modifier=".cg")
+        x1 = tl.load(at + 4 * ROWS, cache_modifier=".cg")
+        x2 = tl.load(at + 8 * ROWS, cache_modifier=".cg")
+        x3 = tl.load(at + 12 * ROWS, cache_modifier=".cg")
+        token = first + (piece >> 2) * 64 + (piece & 1) + (piece & 2) * 4
+        state = absorb_defined(state, zero, sampled, (token, k0, k1, c1, c2, c3), x0, x1, x2, x3)
+    return state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fsresearch.kernels.lm_head_top_k.epilogue import close_rows, lift, open_rows, peek
+from fsresearch.kernels.lm_head_top_k import epilogue, plain
 from fsresearch.kernels.matmul.configs import Config
 from fsresearch.kernels.matmul.launch import grid, run
 from fsresearch.kernels.merge.mass import merge_masses
@@ -26,12 +26,13 @@ def launch(
     token = torch.zeros((rows, k), dtype=torch.int64, device=device)
     log_mass = torch.empty((rows, 0), dtype=torch.float64, device=device)
     left = torch.empty((2, slots if options.log_mass else 0, rows), device=device)
+    form = epilogue if config.form == "hopper" else plain
     run(
         hidden,
         weight,
         options,
         config,
-        (open_rows, peek, lift, close_rows),
+        (form.open_rows, form.peek, form.lift, form.close_rows),
         (lists, token.view(torch.uint64), tuple(left)),
         programs,
     )

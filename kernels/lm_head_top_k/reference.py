@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor
 
 from fsresearch.kernels.options import Options
-from fsresearch.noise import RowNoise
-from fsresearch.schedules.online import online
-from fsresearch.sources import LMHead
-from fsresearch.summaries import GumbelTopK, LogNormalizer, Product, Reducer
-from fsresearch.transforms import Transform, inverse_temperature
+from fsresearch.kernels.references import head, largest_k
 
 __all__ = ["lm_head_top_k_reference"]
 
@@ -22,26 +15,10 @@ def lm_head_top_k_reference(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return what `lm_head_top_k` returns, from the core.
 
+    >>> import torch
     >>> rows = torch.tensor([7])
     >>> options = Options(3, rows, rows, temperature=torch.zeros(1), draws=2)
     >>> lm_head_top_k_reference(torch.ones(1, 1), torch.arange(3.0)[:, None], options)[:2]
     (tensor([[2., 1.]]), tensor([[2, 1]]))
     """
-    seeds, positions, temperature = options.seeds, options.positions, options.temperature
-    factor = options.inverse if temperature is None else inverse_temperature(temperature)
-    transform = Transform(options.logit_scale, options.softcap, options.bias, options.mask, factor)
-    source = LMHead(hidden, weight, transform, vocab_size=options.vocab_size, start=options.start)
-    reducers: list[Reducer[Any]] = [GumbelTopK(None, options.columns), LogNormalizer()]
-    if seeds is not None and positions is not None:
-        noise = RowNoise(seeds, positions, torch.zeros(1).long().to(seeds.device), options.role)
-        reducers.append(GumbelTopK(noise, options.columns))
-    states = online(Product(*reducers), source)
-    perturbed, token = states[0]
-    if seeds is not None:
-        greedy = torch.tensor(False, device=hidden.device)
-        if temperature is not None:
-            greedy = temperature.reshape(-1, 1) == 0
-        perturbed = torch.where(greedy, perturbed, states[2].perturbed)
-        token = torch.where(greedy, token, states[2].token)
-    total = states[1].log_mass
-    return perturbed, token, total if options.log_mass else total[:, :0]
+    return largest_k(head(hidden, weight, options), options)

@@ -1,8 +1,12 @@
-"""The tokens of a tile that may be among the k best, found as `lm_head_max.scan` finds a winner.
+"""The tokens of a tile that may be among the k best: found in the tile, settled after it.
 
-Such a token is scored by the definition at once. Its packed key waits in a register of its thread,
-two deep; the next one pushes the oldest into the program's list in memory, where it takes the place
-of the smallest key. All of that is a branch that few threads take, so it is PTX.
+As in `lm_head_max.scan`, a comparison of integers leaves out four tokens at once. A token that its
+own logit does not leave out is noted, `NOTED` of a strand; the few that are noted are scored by the
+definition when the tile is through. So the branch that is repeated all over a tile stays short:
+instructions that do not fit their cache cost more than they do.
+
+A packed key above the bound then waits in a register of its thread, two deep; the next one pushes
+the oldest into the program's list in memory, where it takes the place of the smallest key.
 """
 
 from __future__ import annotations
@@ -13,7 +17,10 @@ import triton.language as tl
 from fsresearch.kernels.philox import gumbel_ptx, hex_ptx, leaf_unit, philox
 from fsresearch.kernels.pieces import halves, pieces, words_apart
 
-__all__ = ["insert", "scan"]
+__all__ = ["NOTED", "insert", "note", "settle"]
+
+NOTED = tl.constexpr(3)
+_LOG2_E = 1.4426950408889634
 
 
 def _insert_ptx(key: str, entries: str, k: str) -> str:
@@ -55,61 +62,72 @@ DONE:
     }}"""
 
 
-def _scan_ptx() -> str:
+def _note_ptx() -> str:
+    """Outputs: logit, token, word of up to three, the last first, and how many there were.
+
+    Inputs: the same, limit, reach, mask, first id, four words, four logits.
+    """
+    tests = "".join(
+        f"""
+    and.b32 m, ${23 + 1 + i}, $22; or.b32 m, m, n; cvt.rn.f32.u32 y, m; lg2.approx.f32 y, y;
+    fma.rn.f32 z, ${28 + i}, {hex_ptx(_LOG2_E)}, $21; setp.ge.f32 p{i}, z, y;"""
+        for i in range(4)
+    )
+    notes = "".join(
+        f"""
+    @!p{i} bra NEXT{i};
+    mov.f32 x3, x2; mov.b32 t3, t2; mov.b32 w3, w2; mov.f32 x2, x1; mov.b32 t2, t1; mov.b32 w2, w1;
+    mov.f32 x1, ${28 + i}; add.s32 t1, $23, {16 * i}; mov.b32 w1, ${24 + i}; add.s32 c, c, 1;
+NEXT{i}:"""
+        for i in range(4)
+    )
+    names = [f"{part}{i}" for i in (1, 2, 3) for part in "xtw"] + ["c"]
+    return (
+        "{ .reg .f32 x1, x2, x3, y, z; .reg .b32 t1, t2, t3, w1, w2, w3, c, m, n;"
+        + " .reg .pred p, p0, p1, p2, p3;\n"
+        + "".join(f"    mov.b32 {name}, ${10 + i};\n" for i, name in enumerate(names))
+        + f"""
+    min.u32 m, $24, $25; min.u32 n, $26, $27; min.u32 m, m, n;
+    setp.gt.u32 p, m, $20;
+    @p bra SKIP;
+    not.b32 n, $22; and.b32 n, n, 1;{tests}{notes}
+SKIP:
+"""
+        + "".join(f"    mov.b32 ${i}, {name};\n" for i, name in enumerate(names))
+        + "}"
+    )
+
+
+def _settle_ptx() -> str:
     """Outputs: both waiting keys.
 
-    Inputs: the same, limit, scale, first id, k0, k1, c2, c3, four words, four logits, the bound's
-    key, its address, the list's address, k.
+    Inputs: the same, logit, token, word, scale, k0, k1, c2, c3, the bound's key, its address, the
+    list's address, k.
     """
     return f"""{{
-    .reg .f32 floor, slack, x, x1, x2, x3, y, g; .reg .b32 w, w1, w2, w3, n, h, i, token;
-    .reg .b64 a, b, key; .reg .pred p, q, still;
+    .reg .f32 y, g; .reg .b32 h, i; .reg .b64 a, b, key; .reg .pred p;
     mov.b64 a, $2; mov.b64 b, $3;
-    min.u32 w, $11, $12; min.u32 n, $13, $14; min.u32 w, w, n;
-    setp.gt.u32 p, w, $4;
-    @p bra SKIP;
-    mov.b64 {{i, h}}, $19;
-    setp.lt.s32 p, h, 0; xor.b32 i, h, -2147483648; not.b32 h, h; selp.b32 h, i, h, p;
-    mov.b32 floor, h;
-    abs.f32 slack, floor; fma.rn.f32 slack, slack, {hex_ptx(6e-7)}, {hex_ptx(1.6e-5)};
-    mov.b32 w, $11; mov.b32 w1, $12; mov.b32 w2, $13; mov.b32 w3, $14;
-    mov.f32 x, $15; mov.f32 x1, $16; mov.f32 x2, $17; mov.f32 x3, $18;
-    mov.b32 n, 0;
-    setp.eq.f32 still, $5, 0f00000000;
-TOKEN:
-    .pragma "nounroll";
-    sub.f32 y, x, floor; setp.geu.f32 p, y, 0f00000000;
-    add.f32 y, y, slack; mul.f32 y, y, {hex_ptx(1.4426950408889634)};
-    ex2.approx.f32 y, y; mul.f32 y, y, 0f4F800000; cvt.rzi.sat.u32.f32 i, y;
-    setp.le.u32 q, w, i;
-    @still bra TRIED;
-    mov.pred p, q;
-TRIED:
-    @!p bra NEXT;
-    mad.lo.u32 token, n, 16, $6;
-    {gumbel_ptx("w", "token", ["$7", "$8"], ["0", "$9", "$10"])}
-    fma.rn.f32 y, g, $5, x; add.f32 y, y, 0f00000000;
+    setp.lt.s32 p, $5, 0;
+    @p bra DONE;
+    {gumbel_ptx("$6", "$5", ["$8", "$9"], ["0", "$10", "$11"])}
+    fma.rn.f32 y, g, $7, $4; add.f32 y, y, 0f00000000;
     mov.b32 i, y; shr.s32 h, i, 31; or.b32 h, h, -2147483648; xor.b32 i, i, h;
-    not.b32 h, token; mov.b64 key, {{h, i}};
-    setp.le.u64 p, key, $19;
-    @p bra NEXT;
-    red.relaxed.gpu.global.max.u64 [$20], key;
+    not.b32 h, $5; mov.b64 key, {{h, i}};
+    setp.le.u64 p, key, $12;
+    @p bra DONE;
+    red.relaxed.gpu.global.max.u64 [$13], key;
     setp.eq.u64 p, b, 0;
     @p bra PUSH;
-    {_insert_ptx("b", "$21", "$22")}
+    {_insert_ptx("b", "$14", "$15")}
 PUSH:
     mov.b64 b, a; mov.b64 a, key;
-NEXT:
-    mov.b32 w, w1; mov.b32 w1, w2; mov.b32 w2, w3;
-    mov.f32 x, x1; mov.f32 x1, x2; mov.f32 x2, x3;
-    add.u32 n, n, 1; setp.lt.u32 p, n, 4;
-    @p bra TOKEN;
-SKIP:
+DONE:
     mov.b64 $0, a; mov.b64 $1, b;
 }}"""
 
 
-_SCAN_PTX = tl.constexpr(_scan_ptx())
+_NOTE_PTX = tl.constexpr(_note_ptx())
+_SETTLE_PTX = tl.constexpr(_settle_ptx())
 _INSERT_PTX = tl.constexpr(
     "{ .reg .pred p; setp.eq.u64 p, $1, 0; @p bra NONE;"
     + _insert_ptx("$1", "$2", "$3")
@@ -118,13 +136,15 @@ _INSERT_PTX = tl.constexpr(
 
 
 @triton.jit
-def scan(logits, waiting, known, rows, first, zero, GROUP: tl.constexpr):
-    """Let the tokens of a tile whose keys are above the bound wait, or enter the list.
+def note(logits, noted, known, rows, first, zero, GROUP: tl.constexpr):
+    """Note the tokens of a tile whose scores may be above the bound.
 
     Args:
         logits: float32 [rows, columns].
-        waiting: two keys uint64 [rows, 4], the younger first, 0 for none.
-        known: (limit, bound, its address, the list's address, k).
+        noted: (logit, token, word) of each, the last first, and how many there were; [rows, 4].
+        known: (limit, reach, mask): the largest word of interest for the largest logit; what
+            ``log2(word)`` of a token may be above its logit's binary exponent; 0 for greedy rows,
+            else all ones.
         rows: from `open_rows`.
         first: int32 [rows, 4], the first token of each strand.
         zero: uint32 0, which only the caller knows (see `philox`).
@@ -132,8 +152,8 @@ def scan(logits, waiting, known, rows, first, zero, GROUP: tl.constexpr):
     """
     if logits.shape[1] > 64:
         left, right = halves(logits)
-        waiting = scan(left, waiting, known, rows, first, zero, GROUP)
-        return scan(right, waiting, known, rows, first, zero, GROUP + left.shape[1] // 64)
+        noted = note(left, noted, known, rows, first, zero, GROUP)
+        return note(right, noted, known, rows, first, zero, GROUP + left.shape[1] // 64)
     else:
         x0, x1, x2, x3 = words_apart(logits)
         a0, a1, a8, a9 = pieces(x0)
@@ -141,25 +161,54 @@ def scan(logits, waiting, known, rows, first, zero, GROUP: tl.constexpr):
         c0, c1, c8, c9 = pieces(x2)
         d0, d1, d8, d9 = pieces(x3)
         first = first + GROUP * 64
-        waiting = _scan_part(waiting, known, rows, first, zero, a0, b0, c0, d0)
-        waiting = _scan_part(waiting, known, rows, first + 1, zero, a1, b1, c1, d1)
-        waiting = _scan_part(waiting, known, rows, first + 8, zero, a8, b8, c8, d8)
-        return _scan_part(waiting, known, rows, first + 9, zero, a9, b9, c9, d9)
+        noted = _note_part(noted, known, rows, first, zero, a0, b0, c0, d0)
+        noted = _note_part(noted, known, rows, first + 1, zero, a1, b1, c1, d1)
+        noted = _note_part(noted, known, rows, first + 8, zero, a8, b8, c8, d8)
+        return _note_part(noted, known, rows, first + 9, zero, a9, b9, c9, d9)
 
 
 @triton.jit
-def _scan_part(waiting, known, rows, first, zero, x0, x1, x2, x3):
-    """Scan the four tokens of one Philox call, of draw 0."""
-    limit, bound, cell, entries, k = known
-    _, _, _, _, scale, k0, k1, c2, c3 = rows
-    turn = waiting[0].to(tl.uint32) & zero
+def _note_part(noted, known, rows, first, zero, x0, x1, x2, x3):
+    """Look at the four tokens of one Philox call, of draw 0."""
+    _, _, _, _, _, k0, k1, c2, c3 = rows
+    turn = noted[9].to(tl.uint32) & zero
     w0, w1, w2, w3 = philox(k0, k1, leaf_unit(first), zero, c2, c3, turn)
     return tl.inline_asm_elementwise(
-        _SCAN_PTX,
-        "=&l,=&l,l,l,r,f,r,r,r,r,r,r,r,r,r,f,f,f,f,l,l,l,r",
-        waiting  # noqa: RUF005
-        + (limit, scale, first, k0, k1, c2, c3, w0, w1, w2, w3, x0, x1, x2, x3)
-        + (bound, cell, entries, k),
+        _NOTE_PTX,
+        "=&f,=&r,=&r,=&f,=&r,=&r,=&f,=&r,=&r,=&r,f,r,r,f,r,r,f,r,r,r,r,f,r,r,r,r,r,r,f,f,f,f",
+        noted + known + (first, w0, w1, w2, w3, x0, x1, x2, x3),
+        dtype=(
+            tl.float32,
+            tl.int32,
+            tl.uint32,
+            tl.float32,
+            tl.int32,
+            tl.uint32,
+            tl.float32,
+            tl.int32,
+            tl.uint32,
+            tl.int32,
+        ),
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
+def settle(waiting, token, known, rows):
+    """Score a token that was noted, and let its key wait if it is above the bound.
+
+    Args:
+        waiting: two keys uint64 [rows, 4], the younger first, 0 for none.
+        token: (logit, token, word); token -1 is none.
+        known: (bound, its address, the list's address, k).
+        rows: from `open_rows`.
+    """
+    _, _, _, _, scale, k0, k1, c2, c3 = rows
+    return tl.inline_asm_elementwise(
+        _SETTLE_PTX,
+        "=&l,=&l,l,l,f,r,r,f,r,r,r,r,l,l,l,r",
+        waiting + token + (scale, k0, k1, c2, c3) + known,
         dtype=(tl.uint64, tl.uint64),
         is_pure=False,
         pack=1,

@@ -9,11 +9,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fsresearch.kernels.flags import PTX
+from fsresearch import noise
+from fsresearch.kernels.flags import LOG_MASS, PTX, SAMPLED
+from fsresearch.kernels.merge.mass import add_mass, leave_mass
+from fsresearch.kernels.merge.packed import poison
 from fsresearch.kernels.philox import REFINE_STREAM, gumbel, gumbel_ptx, leaf_unit, philox
-from fsresearch.kernels.pieces import fill, halves, pieces, words_apart
+from fsresearch.kernels.pieces import fill, halves, maximum, peak, pieces, words_apart
+from fsresearch.kernels.rows import open_row_block
+from fsresearch.kernels.transform import transform
 
-__all__ = ["score_tile", "take_best"]
+__all__ = ["add_tile", "close_sums", "open_scored", "open_sums", "score_tile", "take_best"]
 
 
 def _scores_ptx() -> str:
@@ -39,7 +44,54 @@ STILL:
 
 
 _SCORES_PTX = tl.constexpr(_scores_ptx())
+_LEAF_STREAM = tl.constexpr(noise.LEAF << 24)
 _NOWHERE = tl.constexpr(1 << 30)
+
+
+@triton.jit
+def open_scored(row, column, args, FLAGS: tl.constexpr):
+    """Return rows: (row, factor, wide, live, scale, k0, k1, c2, c3), see `open_row_block`.
+
+    ``scale`` is 1, or 0 for greedy rows.
+    """
+    row, factor, wide, live, greedy, k0, k1, c2, c3 = open_row_block(
+        row, column, args, _LEAF_STREAM, FLAGS
+    )
+    scale = tl.where(greedy, 0.0, 1.0)
+    if not SAMPLED & FLAGS:
+        scale = fill(scale, 0.0)
+    return row, factor, wide, live, scale, k0, k1, c2, c3
+
+
+@triton.jit
+def open_sums(rows):
+    """Return (largest logits, masses) of nothing."""
+    return fill(rows[2], float("-inf")), fill(rows[2], 0.0)
+
+
+@triton.jit
+def add_tile(logits, column, rows, sums, args, FLAGS: tl.constexpr):
+    """Return (transformed logits, the strands' largest ones, the sums with the tile)."""
+    top, mass = sums
+    logits = transform(logits, column, rows[0], rows[1], args, FLAGS)
+    high = peak(logits)
+    if LOG_MASS & FLAGS:
+        mass = add_mass(logits, high, top, mass)
+    return logits, high, (maximum(top, high), mass)
+
+
+@triton.jit
+def close_sums(slot, rows, sums, args, FLAGS: tl.constexpr):
+    """Write a program's masses [slots, rows], and break the lists of rows with NaN or +inf."""
+    top, mass = sums
+    k, num_rows = args[3][2], args[3][3]
+    row = tl.max(rows[2], 1)
+    live = tl.max(rows[3].to(tl.int32), 1) > 0
+    if LOG_MASS & FLAGS:
+        leave_mass(top, mass, row, live, slot, args[4][2], num_rows)
+    tl.debug_barrier()
+    broken = live & ~(tl.reduce(top, 1, maximum) < float("inf"))
+    poison((slot.to(tl.int64) * num_rows + row) * k, broken, args[4][0], 1, 0)
 
 
 @triton.jit

@@ -34,9 +34,9 @@ _LEAF_STREAM = tl.constexpr(noise.LEAF << 24)
 
 
 @triton.jit
-def open_row(row, draw, race, unit, args, FLAGS: tl.constexpr):
+def open_row(source, race, draws, unit, args, FLAGS: tl.constexpr):
     """Return (rows, state): what the row's tokens share, and the neutral summary."""
-    rows = open_race(row, draw, race, args, _LEAF_STREAM, FLAGS)
+    rows = open_race(source, race, draws, args, _LEAF_STREAM, FLAGS)
     like = unit[None, :]
     lowest = fill(like, float("-inf"))
     return rows, (lowest, fill(like, -1), float("-inf") + fill(race, 0.0), lowest, fill(like, 0.0))
@@ -89,10 +89,10 @@ def close_row(slot, slots, rows, state, args, FLAGS: tl.constexpr):
     here = race + tl.arange(0, 1)
     live = here == race
     if LOG_MASS & FLAGS:
-        leave_mass(top, mass, row, live & (draw == 0), slot, left, args[3][3])
+        leave_mass(top, mass, row, here == race - draw, slot, left, args[3][3])
     if TEMPERATURE & FLAGS or not (SAMPLED & FLAGS and PTX & FLAGS):
         submit(best, token, here[:, None], live[:, None], keys, 0, races)
-    broken = ~(tl.reduce(top, 1, maximum) < float("inf"))
+    broken = live & ~(tl.reduce(top, 1, maximum) < float("inf"))
     poison(here, broken, keys, 1, races)
     tl.debug_barrier()
     if tl.atomic_add(arrived + race, 1) == slots - 1:
@@ -111,7 +111,7 @@ def _argmax(x, first, best, token):
 @triton.jit
 def _race(x, high, first, early, best, token, floor, rows, args, FLAGS: tl.constexpr):
     """Let a tile's tokens race; return (best, token, floor)."""
-    _, _, _, race, _, k0, k1, c1, c2, c3 = rows
+    _, _, _, race, _, k0, k1, c1, c2, c3, _ = rows
     if PTX & FLAGS:
         key = args[4][0] + race
         words = philox(k0, k1, leaf_unit(first), c1, c2, c3)

@@ -81,7 +81,7 @@ def scan(x, high, words, token, floor, key, address):
     tl.inline_asm_elementwise(
         _BRANCH,
         "=r,f,r,f,f,r,r,r,r,r,r,l,r,r,r,r,f,f,f,f",
-        (high, low, start, floor, token) + address + (key,) + words + x,  # noqa: RUF005
+        (high, low, start, floor, token) + address + (key.to(tl.uint64),) + words + x,  # noqa: RUF005
         dtype=tl.int32,
         is_pure=False,
         pack=1,

@@ -14,7 +14,7 @@ from fsresearch.kernels.matmul.configs import Config
 from fsresearch.kernels.matmul.plain import matmul_kernel
 from fsresearch.kernels.options import Options
 
-__all__ = ["Hooks", "grid", "run"]
+__all__ = ["Hooks", "arguments", "grid", "run"]
 
 Hooks = tuple[Callable[..., Any], ...]
 
@@ -48,7 +48,7 @@ def run(
     """
     rows, depth = hidden.shape
     slots, blocks = grid(rows, options.vocab_size, config, programs)
-    args = (*_arguments(options, rows), outputs)
+    args = (*arguments(options, rows), outputs)
     bits = flags.bits(options, config.block_v, weight)
     if config.form == "hopper":
         from fsresearch.kernels.matmul.hopper import run_hopper
@@ -78,7 +78,7 @@ def run(
     )
 
 
-def _arguments(options: Options, rows: int) -> tuple[tuple[Any, ...], ...]:
+def arguments(options: Options, rows: int) -> tuple[tuple[Any, ...], ...]:
     """Return what every epilogue finds: of rows, numbers, of columns, sizes."""
     bias, mask = options.bias, options.mask
     if mask is not None and mask.dtype == torch.bool:

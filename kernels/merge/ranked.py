@@ -19,8 +19,9 @@ def merge_lists(lists: Tensor, perturbed: Tensor, token: Tensor) -> None:
     """Write the k largest of the keys uint64 [slots, rows, k] to perturbed and token [rows, k]."""
     slots, rows, k = lists.shape
     block = triton.next_power_of_2(slots * k)
+    warps = min(max(block // 512, 1), 16)
     merge_lists_kernel[(rows,)](
-        lists, perturbed, token, rows, slots, k, block, num_warps=min(max(block // 512, 1), 16)
+        *(lists, perturbed, token, rows, slots, k, block), num_warps=warps, enable_fp_fusion=False
     )
 
 

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from fsresearch.kernels import flags
 from fsresearch.kernels.matmul.launch import Hooks, arguments
+from fsresearch.kernels.merge.mass import merge_masses
 from fsresearch.kernels.options import Options
 from fsresearch.kernels.stream.pipeline import stream_kernel
 
-__all__ = ["Stream", "run", "slots"]
+__all__ = ["Stream", "run", "run_races", "slots"]
 
 _ALIGNED = 8
 
@@ -33,13 +34,37 @@ class Stream(NamedTuple):
 
 
 def slots(races: int, vocab_size: int, config: Stream, programs: int) -> int:
-    """Return how many programs share a race, so that all races run at once where they can.
+    """Return how many programs share a race: all run at once where they can, and end together.
 
     >>> slots(64, 151_936, Stream(512, 4, 8), 132), slots(10_000, 300, Stream(512, 4, 8), 132)
-    (16, 1)
+    (15, 1)
     """
     tiles = triton.cdiv(vocab_size, config.units * 4)
-    return max(min(tiles, programs * config.resident // races), 1)
+    most = max(programs * config.resident // races, 1)
+    return triton.cdiv(tiles, triton.cdiv(tiles, most))
+
+
+def run_races(
+    logits: Tensor, options: Options, config: Stream, hooks: Hooks, programs: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run a kernel whose draws race apart: scratch, outputs, launch, and the merge of its masses.
+
+    Its epilogue finds (keys, arrivals, perturbed, token, masses left, races) as ``args[4]``.
+    """
+    rows, draws, device = len(logits), options.columns, logits.device
+    races = rows * draws
+    shared = slots(races, options.vocab_size, config, programs)
+    scratch = torch.zeros(3 * races, dtype=torch.int32, device=device)
+    keys = scratch[: 2 * races].view(torch.uint64)
+    arrived = scratch[2 * races :].view(torch.uint32)
+    perturbed = torch.empty((rows, draws), dtype=torch.float32, device=device)
+    token = torch.empty((rows, draws), dtype=torch.int64, device=device)
+    left = torch.empty((2, shared if options.log_mass else 0, rows), device=device)
+    outputs = keys, arrived, perturbed, token, tuple(left), races
+    run(logits, options, config, hooks, outputs, draws, shared)
+    if options.log_mass:
+        return perturbed, token, merge_masses(left)
+    return perturbed, token, torch.empty((rows, 0), dtype=torch.float64, device=device)
 
 
 def run(

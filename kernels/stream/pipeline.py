@@ -44,7 +44,7 @@ def stream_kernel(
     row_ptr = logits_ptr + row.to(tl.int64) * row_stride * ALIGNED
     width = width * ALIGNED
     tiles = tl.cdiv(args[3][0], UNITS * 4)
-    rows, state = OPEN(row, race % draws, race, unit, args, FLAGS)
+    rows, state = OPEN((row_ptr, width, column_stride), race, draws, unit, args, FLAGS)
     raw = _load(row_ptr, slot * UNITS + unit, width, column_stride)
     for tile in range(slot, tiles, slots):
         following = _load(row_ptr, (tile + slots) * UNITS + unit, width, column_stride)
@@ -57,7 +57,7 @@ def stream_kernel(
 @triton.jit
 def _load(row_ptr, unit, width, column_stride):
     """Load the four tokens of every unit."""
-    first = ((unit >> 4 << 6) + (unit & 15))[None, :]
+    first = (unit // 16 * 64 + unit % 16)[None, :]
     return (
         _load_lane(row_ptr, first, width, column_stride),
         _load_lane(row_ptr, first + 16, width, column_stride),

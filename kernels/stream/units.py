@@ -20,29 +20,30 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def open_race(row, draw, race, args, STREAM: tl.constexpr, FLAGS: tl.constexpr):
-    """Return (row [1], factor [1], draw, race, greedy, k0, k1, c1, c2, c3), scalars beside these.
+def open_race(source, race, draws, args, STREAM: tl.constexpr, FLAGS: tl.constexpr):
+    """Return (row [1], factor [1], draw, race, greedy, k0, k1, c1, c2, c3, source), most scalars.
 
     Args:
-        row: int32, which exists.
-        draw: its draw.
-        race: the number of both.
+        source: (pointer to the row, its width, its columns' stride).
+        race: int32, the number of a draw of a row.
+        draws: a row.
         args: from the launcher.
         STREAM: the kind of noise, shifted to its place in the counter.
         FLAGS: the options that are on.
     """
+    row, draw = race // draws, race % draws
     rows = row + tl.arange(0, 1)
     factor = tl.full((1,), 1.0, tl.float32) * args[0][4]
     if TEMPERATURE & FLAGS:
         factor = inverse_temperature(tl.load(args[0][3] + rows))
     greedy, k0, k1, c2, c3 = row_noise(row, args, STREAM, FLAGS)
-    return rows, factor, draw, race, greedy, k0, k1, draw.to(tl.uint32), c2, c3
+    return rows, factor, draw, race, greedy, k0, k1, draw.to(tl.uint32), c2, c3, source
 
 
 @triton.jit
 def first_tokens(unit):
     """Return the local id int32 of the first of four tokens of units."""
-    return (unit >> 4 << 6) + (unit & 15)
+    return unit // 16 * 64 + unit % 16
 
 
 @triton.jit

@@ -13,10 +13,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["LANES", "run_warp"]
+__all__ = ["LANES", "Value", "run_warp"]
 
 LANES = np.arange(32)
 Value = np.ndarray[Any, Any]
+
+
+def _select(a: Value, b: Value, where: Value) -> Value:
+    return np.where(where, a, b)
+
 
 _COMPARE: dict[str, Callable[[Value, Value], Value]] = {
     "eq": np.equal,
@@ -38,8 +43,8 @@ _COMPUTE: dict[str, Callable[..., Value]] = {
     "not": np.logical_not,
     "ex2": np.exp2,
     "lg2": np.log2,
-    "mov": np.array,
-    "selp": lambda a, b, where: np.where(where, a, b),
+    "mov": np.copy,
+    "selp": _select,
 }
 
 

@@ -9,8 +9,9 @@ import torch
 pytest.importorskip("triton")
 
 from fsresearch.kernels.lm_head_group.quads import assembly
-from fsresearch.summaries import gumbel_max, perturbed_mass
-from proofs_tests.kernels.ptx import LANES, run_warp
+from fsresearch.summaries import perturbed_mass
+from fsresearch.summaries.base import first_maximum
+from proofs_tests.kernels.ptx import LANES, Value, run_warp
 
 ROWS, FIRST = 8, 6400
 ROW, STRAND = LANES // 4, LANES % 4
@@ -18,13 +19,13 @@ ROW, STRAND = LANES // 4, LANES % 4
 HELD = np.arange(64).reshape(8, 4, 2).transpose(1, 0, 2).reshape(4, 16)
 
 
-def a_group(chance: np.random.Generator) -> np.ndarray:
+def a_group(chance: np.random.Generator) -> Value:
     """Return the logits [8, 64] of a group in eight rows, some of which are hard."""
     logits = chance.normal(size=(ROWS, 64)) * chance.choice([0.1, 1, 5, 50], (ROWS, 1))
     logits[chance.random(ROWS) < 0.3] = chance.integers(-2, 3, 64)
     logits[chance.random((ROWS, 64)) < chance.choice([0, 0.3, 0.98], (ROWS, 1))] = -np.inf
     logits[0, 5] = chance.choice([0.0, np.nan])
-    return logits.astype(np.float32)
+    return np.asarray(logits, np.float32)
 
 
 @pytest.mark.parametrize("greedy", [False, True])
@@ -39,9 +40,10 @@ def test_a_group_takes_the_lead_as_the_core_says(seed: int, greedy: bool) -> Non
         for _ in range(2)
     )
     token, lane = chance.integers(0, 99, 32), chance.integers(4)
-    noise, inner = chance.random((2, 32), dtype=np.float32)
-    noise[lane == STRAND], inner[lane == STRAND] = gumbel, uniform
-    known = [best[ROW], token, bound[ROW], noise, inner, logits.max(1)[ROW], FIRST + 2 * STRAND]
+    inner = chance.random(32, dtype=np.float32)
+    inner[lane == STRAND] = uniform
+    known = [best[ROW], token, bound[ROW], gumbel[ROW], inner, logits.max(1)[ROW]]
+    known += [FIRST + 2 * STRAND]
     known += [cold[ROW].astype(np.int64), np.full(32, lane)]
     tokens = [logits[ROW, HELD[STRAND, i]] for i in range(16)]
     got_score, got_token = run_warp(assembly(greedy), [np.zeros(32)] * 2 + known + tokens)[:2]
@@ -51,7 +53,7 @@ def test_a_group_takes_the_lead_as_the_core_says(seed: int, greedy: bool) -> Non
     score = np.where(cold, logits.max(1), mass + gumbel)
     weights, _ = perturbed_mass._weights(exact)
     chosen = perturbed_mass._descend(weights, torch.tensor(uniform)).numpy()
-    chosen = np.where(cold, gumbel_max.first_maximum(exact)[1].numpy(), chosen)
+    chosen = np.where(cold, first_maximum(exact)[1].numpy(), chosen)
     leads = (score >= bound) & (score > best)
     owner = chosen[ROW] % 8 // 2 == STRAND
     expected = np.where(owner, FIRST + chosen[ROW], -1)
