@@ -215,7 +215,8 @@ def _gap(alone: Head, draw: int, pair: Tensor) -> float:
     """Return the score of the first of two tokens less that of the other, in a single row."""
     if alone.kernel == "lm_head_group":
         return group_gap(*alone[:3], draw, pair)
-    first, second = _scores(alone, draw, pair).tolist()
+    ranked = alone.kernel == "lm_head_top_k"
+    first, second = _scores(alone, 0 if ranked else draw, pair).tolist()
     return float(first - second)
 
 

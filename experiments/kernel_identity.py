@@ -45,7 +45,7 @@ from torch import Tensor
 
 from fsresearch.kernels.matmul.configs import HOPPER, PLAIN, Config, choose
 
-KERNELS = "lm_head_max", "lm_head_group"
+KERNELS = "lm_head_max", "lm_head_group", "lm_head_top_k"
 PARTS = "reference", "configurations", "repeats"
 TABLES = {"hopper": HOPPER, "plain": PLAIN}
 BATCHES = (1, 2, 3, 4, 8, 16, 32, 64, 65, 96, 128, 160, 192, 255, 256, 512)

@@ -7,6 +7,8 @@ Kernels are imported when a call first needs them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -24,16 +26,21 @@ __all__ = [
     "Diagnosis",
     "Options",
     "choose",
+    "choose_for_logits",
     "diagnosis",
     "lm_head_group",
     "lm_head_max",
     "lm_head_top_k",
+    "logits_group",
+    "logits_max",
+    "logits_top_k",
     "triton_available",
 ]
 
 FORMS = "hopper", "plain", "reference"
 LONGEST = 64
 _LIMIT = 1 << 31
+_MOST_RACES = 1 << 30
 
 
 class Choice(NamedTuple):
@@ -93,11 +100,33 @@ def choose(hidden: Tensor, weight: Tensor, *, start: int = 0, form: str | None =
     Traceback (most recent call last):
     ValueError: form 'plain' cannot serve this call: the tensors are on cpu
     """
+    return _choose(form, lambda name: _obstacle(name, hidden, weight, start))
+
+
+def choose_for_logits(logits: Tensor, options: Options, *, form: str | None = None) -> Choice:
+    """Return the form that serves logits in memory, "plain" where it can.
+
+    Args:
+        logits: [B, V].
+        options: of the call.
+        form: one of FORMS, to force it.
+
+    Raises:
+        ValueError: If the forced form is unknown or cannot serve these tensors.
+
+    >>> choose_for_logits(torch.zeros(1, 9), Options(9)).form
+    'reference'
+    """
+    return _choose(form, lambda name: _obstacle_for_logits(name, logits, options))
+
+
+def _choose(form: str | None, obstacle: Callable[[str], str | None]) -> Choice:
+    """Return the first of FORMS, or of the one that is forced, in whose way nothing stands."""
     if form is not None and form not in FORMS:
         raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
     reasons: dict[str, str] = {}
     for name in FORMS if form is None else (form,):
-        reason = _obstacle(name, hidden, weight, start)
+        reason = obstacle(name)
         if reason is None:
             return Choice(name, reasons)
         reasons[name] = reason
@@ -204,6 +233,65 @@ def lm_head_top_k(
     return drawn
 
 
+def logits_max(
+    logits: Tensor, options: Options, *, form: str | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `lm_head_max` does, of logits in memory.
+
+    Args:
+        logits: float32, bfloat16 or float16 [B, V], any strides.
+        options: beside the logits.
+        form: one of FORMS, to force it.
+
+    Raises:
+        ValueError: If a forced form cannot serve the call.
+
+    >>> logits_max(torch.tensor([[1.0, 2.0]]), Options(2))[1]
+    tensor([[1]])
+    """
+    return _of_logits("logits_max", logits, options, form)
+
+
+def logits_group(
+    logits: Tensor, options: Options, *, form: str | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `lm_head_group` does, of logits in memory; the arguments are `logits_max`'s.
+
+    >>> options = Options(1000, torch.tensor([7]), torch.tensor(0), draws=4)
+    >>> logits_group(torch.zeros(1, 1000), options)[1]
+    tensor([[476, 985,  93, 724]])
+    """
+    return _of_logits("logits_group", logits, options, form)
+
+
+def logits_top_k(
+    logits: Tensor, options: Options, *, form: str | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `lm_head_top_k` does, of logits in memory; the arguments are `logits_max`'s.
+
+    >>> options = Options(1000, torch.tensor([7]), torch.tensor(0), draws=4)
+    >>> logits_top_k(torch.zeros(1, 1000), options)[1]
+    tensor([[707, 202, 613, 414]])
+    """
+    if options.draws > LONGEST and form is None:
+        form = "reference"
+    return _of_logits("logits_top_k", logits, options, form)
+
+
+def _of_logits(
+    name: str, logits: Tensor, options: Options, form: str | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run a kernel of logits in memory, or its reference."""
+    drawn: tuple[Tensor, Tensor, Tensor]
+    if choose_for_logits(logits, options, form=form).form == "reference":
+        reference = import_module(f"fsresearch.kernels.{name}.reference")
+        drawn = getattr(reference, f"{name}_reference")(logits, options)
+    else:
+        kernel = getattr(import_module(f"fsresearch.kernels.{name}"), name)
+        drawn = kernel(logits, *_laid_out(options))
+    return drawn
+
+
 def _laid_out(options: Options) -> Options:
     """Return the options with their tensors of rows as the kernels read them."""
     seeds, positions, temperature = options.seeds, options.positions, options.temperature
@@ -267,19 +355,10 @@ def _obstacle(form: str, hidden: Tensor, weight: Tensor, start: int) -> str | No
     """Say why a form cannot serve, or None where it can."""
     if form == "reference":
         return None
-    if hidden.device.type != "cuda":
-        return f"the tensors are on {hidden.device.type}"
-    if find_spec("triton") is None:
-        return "triton is not installed"
-    if len(hidden) == 0 or 0 in weight.shape:
-        return "there is nothing to multiply"
-    if len(weight) + start >= _LIMIT:
-        return "ids reach 2**31"
-    if start % 64:
-        return "the first id is no multiple of 64"
+    reason = _obstacle_anywhere(hidden, len(weight) + start, start)
+    if reason is not None or form == "plain":
+        return reason
     capability = torch.cuda.get_device_capability(hidden.device)
-    if form == "plain":
-        return None if capability >= (8, 0) else f"capability {capability} is below (8, 0)"
     if torch.version.hip is not None or capability[0] != 9:
         return "the device is no Hopper"
     if hidden.dtype not in (torch.bfloat16, torch.float16):
@@ -289,3 +368,33 @@ def _obstacle(form: str, hidden: Tensor, weight: Tensor, start: int) -> str | No
     if weight.stride(0) % 8 or weight.data_ptr() % 16 or weight.shape[1] % 8:
         return "rows of weight must start at multiples of 16 bytes"
     return None
+
+
+def _obstacle_for_logits(form: str, logits: Tensor, options: Options) -> str | None:
+    """Say why a form cannot serve logits in memory, or None where it can."""
+    if form == "reference":
+        return None
+    if form == "hopper":
+        return "logits in memory have one form, 'plain'"
+    if len(logits) * options.columns >= _MOST_RACES:
+        return f"rows times draws reach {_MOST_RACES}"
+    if logits.shape[1] + options.start >= _LIMIT // 2:
+        return "ids reach 2**30"
+    stop = logits.shape[1] + options.start
+    return _obstacle_anywhere(logits, stop, options.start)
+
+
+def _obstacle_anywhere(rows: Tensor, stop: int, start: int) -> str | None:
+    """Say why no kernel can serve rows [B, n] of the global ids [start, stop)."""
+    if rows.device.type != "cuda":
+        return f"the tensors are on {rows.device.type}"
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    if 0 in rows.shape or stop == start:
+        return "there is nothing to read"
+    if stop >= _LIMIT:
+        return "ids reach 2**31"
+    if start % 64:
+        return "the first id is no multiple of 64"
+    capability = torch.cuda.get_device_capability(rows.device)
+    return None if capability >= (8, 0) else f"capability {capability} is below (8, 0)"

@@ -1,38 +1,48 @@
-"""From an LM head as the samplers know it to the options of a kernel."""
+"""From a source as the samplers know it to a kernel that serves it.
+
+Only kernels that were compared with their references on a GPU are here; `fsresearch.backend` has
+them all.
+"""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from fsresearch.backend import Options, choose
+from fsresearch import backend
+from fsresearch.backend import Options
 from fsresearch.noise import RowNoise
 from fsresearch.sources import LMHead, Source
 
-__all__ = ["head_options"]
+__all__ = ["run_kernel"]
+
+_KERNELS = {"gumbel-max": backend.lm_head_max, "grouped": backend.lm_head_group}
 
 
-def head_options(
-    source: Source, noise: RowNoise, greedy: Tensor | bool, log_mass: bool
-) -> Options | None:
-    """Return the options of a source that a kernel serves, an LM head on a GPU; else None.
+def run_kernel(
+    method: str, source: Source, noise: RowNoise, greedy: Tensor | bool, log_mass: bool
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return (perturbed, token, log_mass) by the kernel of a method; None where none serves.
 
     Args:
-        source: where the logits come from; its ``raw_hidden`` and ``weight`` are the operands.
+        method: its name.
+        source: where the logits come from; an LM head on a GPU is served.
         noise: the rows' noise and draws.
         greedy: for all rows, which then need no seeds; the temperature says it of single rows.
         log_mass: whether the log-mass is wanted.
 
     >>> import torch
     >>> noise = RowNoise(torch.tensor([7]), torch.tensor(0), torch.arange(2))
-    >>> head_options(LMHead(torch.zeros(1, 8), torch.zeros(9, 8)), noise, False, True) is None
+    >>> head = LMHead(torch.zeros(1, 8), torch.zeros(9, 8))
+    >>> run_kernel("gumbel-max", head, noise, False, True) is None
     True
     """
-    if type(source) is not LMHead or source.device.type != "cuda":
+    kernel = _KERNELS.get(method)
+    if kernel is None or type(source) is not LMHead or source.device.type != "cuda":
         return None
     transform, temperature, inverse = source.transform, source.temperature, 1.0
     if isinstance(transform.inverse_temperature, Tensor) and not isinstance(temperature, Tensor):
         return None
-    if choose(source.raw_hidden, source.weight, start=source.start).form == "reference":
+    if backend.choose(source.raw_hidden, source.weight, start=source.start).form == "reference":
         return None
     if isinstance(temperature, Tensor):
         temperature = temperature.expand(source.rows)
@@ -40,7 +50,7 @@ def head_options(
         temperature = None
         if transform.inverse_temperature is not None:
             inverse = float(transform.inverse_temperature)
-    return Options(
+    options = Options(
         seeds=None if greedy is True else noise.seeds,
         positions=None if greedy is True else noise.positions,
         temperature=temperature,
@@ -55,3 +65,4 @@ def head_options(
         role=noise.role,
         log_mass=log_mass,
     )
+    return kernel(source.raw_hidden, source.weight, options)

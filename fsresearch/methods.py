@@ -8,12 +8,11 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from fsresearch import backend
-from fsresearch.heads import head_options
+from fsresearch.heads import run_kernel
 from fsresearch.hierarchy import LogMassTree
 from fsresearch.noise import GROUP_SIZE, RowNoise
 from fsresearch.results import Sample
-from fsresearch.sources import LMHead, Source
+from fsresearch.sources import Source
 from fsresearch.summaries import (
     CoinFlip,
     GumbelMax,
@@ -171,13 +170,10 @@ def _fused(
     source: Source, noise: RowNoise, method: Method, greedy: Tensor | bool, log_prob: bool
 ) -> _Drawn | None:
     """Run a kernel's fast lift where one serves, greedy rows included; else None."""
-    if method.name not in ("gumbel-max", "grouped") or not isinstance(source, LMHead):
+    drawn = run_kernel(method.name, source, noise, greedy, log_prob)
+    if drawn is None:
         return None
-    options = head_options(source, noise, greedy, log_prob)
-    if options is None:
-        return None
-    kernel = backend.lm_head_group if method.name == "grouped" else backend.lm_head_max
-    perturbed, token, log_mass = kernel(source.raw_hidden, source.weight, options)
+    perturbed, token, log_mass = drawn
     return _Drawn(token, perturbed, log_mass, None)
 
 

@@ -32,9 +32,7 @@ def head(hidden: Tensor, weight: Tensor, options: Options) -> LMHead:
 
 def held(logits: Tensor, options: Options) -> Logits:
     """Return the source that a call on logits in memory reads."""
-    return Logits(
-        logits, _transform(options), vocab_size=options.vocab_size, start=options.start
-    )
+    return Logits(logits, _transform(options), vocab_size=options.vocab_size, start=options.start)
 
 
 def largest(source: Source, options: Options) -> tuple[Tensor, Tensor, Tensor]:
@@ -44,7 +42,7 @@ def largest(source: Source, options: Options) -> tuple[Tensor, Tensor, Tensor]:
     (tensor([[2.]]), tensor([[1]]))
     """
     noise = _noise(options, torch.arange(options.draws, device=source.device))
-    sampler = [] if noise is None else [GumbelMax(noise)]
+    sampler: list[Reducer[Any]] = [] if noise is None else [GumbelMax(noise)]
     return _scored(source, options, GumbelMax(None), sampler)
 
 
@@ -58,7 +56,7 @@ def largest_k(source: Source, options: Options) -> tuple[Tensor, Tensor, Tensor]
     """
     k = options.columns
     noise = _noise(options, torch.zeros(1, dtype=torch.int64, device=source.device))
-    sampler = [] if noise is None else [GumbelTopK(noise, k)]
+    sampler: list[Reducer[Any]] = [] if noise is None else [GumbelTopK(noise, k)]
     return _scored(source, options, GumbelTopK(None, k), sampler)
 
 

@@ -8,16 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fsresearch import backend
-from fsresearch.heads import head_options
 from fsresearch.noise import RowNoise
 from fsresearch.results import OrderedSample
 from fsresearch.schedules.cuts import tiles
 from fsresearch.schedules.online import online
-from fsresearch.sources import LMHead, Source
+from fsresearch.sources import Source
 from fsresearch.summaries import GumbelTopK, LogNormalizer, Product
 from fsresearch.summaries.gumbel_top_k import PerturbedTop, pack, unpack
-from fsresearch.summaries.log_normalizer import LogMass
 
 __all__ = ["gumbel_top_k"]
 
@@ -47,11 +44,8 @@ def gumbel_top_k(
     tensor([[2, 4, 3]])
     """
     widest = max([1, *k.tolist()]) if isinstance(k, Tensor) else k
-    found = _fused(source, noise, widest + 1, greedy)
-    if found is None:
-        best = _few if widest < _LARGE else _many
-        found = best(source, noise, widest + 1, greedy)
-    (perturbed, token), log_normalizer = found
+    best = _few if widest < _LARGE else _many
+    (perturbed, token), log_normalizer = best(source, noise, widest + 1, greedy)
     kappa = perturbed[:, widest]
     perturbed, token = perturbed[:, :widest], token[:, :widest]
     if isinstance(k, Tensor):
@@ -69,20 +63,6 @@ def gumbel_top_k(
         log_normalizer,
         (token >= 0).sum(1),
     )
-
-
-def _fused(
-    source: Source, noise: RowNoise, k: int, greedy: Tensor | bool
-) -> tuple[PerturbedTop, Tensor] | None:
-    """Return what `_few` does, from a kernel where one serves."""
-    options = head_options(source, noise, False, True)
-    if options is None or k > backend.LONGEST or not isinstance(source, LMHead):
-        return None
-    if greedy is True:
-        options = options._replace(temperature=torch.zeros(source.rows, device=source.device))
-    options = options._replace(draws=k)
-    *top, log_mass = backend.lm_head_top_k(source.raw_hidden, source.weight, options)
-    return PerturbedTop(*top), LogNormalizer().draw(LogMass(log_mass))
 
 
 def _few(

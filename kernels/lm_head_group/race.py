@@ -43,7 +43,7 @@ def race(logits, best, token, bound, first, draw, rows, GROUP: tl.constexpr):
 
 @triton.jit
 def race_strands(x, best, token, bound, first, draw, rows):
-    """Let one group race, the strands' tokens x, against the row's best; return what `race` does."""
+    """Let one group race, a tuple of the strands' tokens; return what `race` does."""
     greedy = rows[4]
     top = x[0]
     for i in tl.static_range(1, 16):

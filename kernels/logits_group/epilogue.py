@@ -1,9 +1,9 @@
 """From tiles of logits in memory to the rows' winning groups; law-exact.
 
-The streaming pipeline calls `open_row` once, `peek` and `lift` for every tile, and `close_row` at
-the end. A group's score is its log-mass plus one Gumbel; a greedy row's is its largest logit. The
-winner of a row is the largest of packed (score, group) keys. Nothing else is kept: the last program
-of a row reads the winning group's logits again and chooses inside it.
+The hooks are those of `kernels.stream.pipeline`. A group's score is its log-mass plus one Gumbel; a
+greedy row's is its largest logit. The winner of a row is the largest of packed (score, group) keys.
+Nothing else is kept: the last program of a row reads the winning group's logits again and chooses
+inside it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fsresearch.kernels.pieces import fill, maximum
 from fsresearch.kernels.stream.units import open_race, peak_units, transform_units
 from fsresearch.kernels.transform import transform
 
-__all__ = ["close_row", "lift", "open_row", "peek"]
+__all__ = ["close_row", "lift", "open_row"]
 
 _GROUP_STREAM = tl.constexpr(noise.GROUP << 24)
 _LOG2_E = tl.constexpr(1.4426950408889634)
@@ -36,24 +36,8 @@ def open_row(source, race, draws, unit, args, FLAGS: tl.constexpr):
 
 
 @triton.jit
-def peek(rows, args, FLAGS: tl.constexpr):
-    """Load nothing: scores need no bound."""
-    return 0
-
-
-@triton.jit
 def lift(raw, unit, early, rows, state, args, FLAGS: tl.constexpr):
-    """Merge a tile into the running summary.
-
-    Args:
-        raw: the tile, four tensors [1, units].
-        unit: int32 [units], local.
-        early: from `peek`.
-        rows: from `open_row`.
-        state: (best score, group, mass maximum, mass) so far, of every place of a tile.
-        args: from the launcher.
-        FLAGS: the options that are on.
-    """
+    """Merge a tile into the state (best score, group, mass maximum, mass)."""
     best, leader, top, mass = state
     _, _, draw, _, greedy, k0, k1, _, c2, c3, _ = rows
     x = transform_units(raw, unit, rows, args, FLAGS)
@@ -100,12 +84,10 @@ def close_row(slot, slots, rows, state, args, FLAGS: tl.constexpr):
 @triton.jit
 def _choose(group, rows, args, FLAGS: tl.constexpr):
     """Return the token int32 that a group's own uniform chooses, from its logits in memory."""
-    row, factor, draw, _, greedy, k0, k1, _, c2, c3, source = rows
+    row, factor, draw, _, greedy, k0, k1, _, c2, c3, _ = rows
     first = group * 64 + tl.arange(0, 4) * 2
     column = first - args[3][1]
-    x = ()
-    for i in tl.static_range(16):
-        x = x + (_again(column + ((i >> 2) * 16 + (i & 1) + (i & 2) * 4), rows, args, FLAGS),)  # noqa: RUF005
+    x = _again(column, rows, args, 32, FLAGS)
     lowest = fill(x[0], float("-inf"))
     none = fill(first[None, :], -1)
     known = (row, factor, draw, draw, greedy, k0, k1, c2, c3)
@@ -114,12 +96,25 @@ def _choose(group, rows, args, FLAGS: tl.constexpr):
 
 
 @triton.jit
-def _again(column, rows, args, FLAGS: tl.constexpr):
-    """Load tokens [columns] of the row again; return their transformed logits [1, columns]."""
-    row_ptr, width, column_stride = rows[10]
-    at = row_ptr + column.to(tl.int64) * column_stride
-    raw = tl.load(at, mask=column < width, other=float("-inf")).to(tl.float32)
-    return transform(raw[None, :], column, rows[0], rows[1], args, FLAGS)
+def _again(column, rows, args, APART: tl.constexpr, FLAGS: tl.constexpr):
+    """Return a tuple of transformed logits [1, strands] of the row, from memory, in ascending id.
+
+    Args:
+        column: int32 [strands], their first.
+        rows: from `open_row`.
+        args: from the launcher.
+        APART: ids between the halves of a strand; 0 is a token.
+        FLAGS: the options that are on.
+    """
+    if APART == 0:
+        row_ptr, width, column_stride = rows[10]
+        at = row_ptr + column.to(tl.int64) * column_stride
+        raw = tl.load(at, mask=column < width, other=float("-inf")).to(tl.float32)
+        return (transform(raw[None, :], column, rows[0], rows[1], args, FLAGS),)
+    else:
+        NEXT: tl.constexpr = 1 if APART == 8 else APART // 2
+        left = _again(column, rows, args, NEXT, FLAGS)
+        return left + _again(column + APART, rows, args, NEXT, FLAGS)
 
 
 @triton.jit

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fsresearch.kernels.logits_group.epilogue import close_row, lift, open_row, peek
+from fsresearch.kernels.logits_group.epilogue import close_row, lift, open_row
 from fsresearch.kernels.logits_max.launch import launch as launch_max
 from fsresearch.kernels.options import Options
 from fsresearch.kernels.stream.launch import Stream, run_races
+from fsresearch.kernels.stream.units import no_peek
 
 __all__ = ["CONFIG", "launch"]
 
@@ -18,4 +19,4 @@ def launch(logits: Tensor, options: Options, programs: int) -> tuple[Tensor, Ten
     """Run one call: two launches, or three where the log-mass is wanted."""
     if options.seeds is None:
         return launch_max(logits, options, programs)
-    return run_races(logits, options, CONFIG, (open_row, peek, lift, close_row), programs)
+    return run_races(logits, options, CONFIG, (open_row, no_peek, lift, close_row), programs)

@@ -1,10 +1,9 @@
 """From tiles of logits in memory to the rows' winners; path-exact.
 
-The streaming pipeline calls `open_row` once, `peek` and `lift` for every tile, and `close_row` at
-the end. The winner of a row is the largest of packed (score, token) keys, and the key is also a
-lower bound of the winning score, which makes scans cheap: a program starts from a bound of its own
-first tile. A greedy row keeps its largest logits in registers instead. The last program of a row
-unpacks its key.
+The hooks are those of `kernels.stream.pipeline`. The winner of a row is the largest of packed
+(score, token) keys, and the key is also a lower bound of the winning score, which makes scans
+cheap: a program starts from a bound of its own first tile. A greedy row keeps its largest logits in
+registers instead. The last program of a row unpacks its key.
 """
 
 from __future__ import annotations
@@ -50,17 +49,7 @@ def peek(rows, args, FLAGS: tl.constexpr):
 
 @triton.jit
 def lift(raw, unit, early, rows, state, args, FLAGS: tl.constexpr):
-    """Merge a tile into the running summary.
-
-    Args:
-        raw: the tile, four tensors [1, units].
-        unit: int32 [units], local.
-        early: from `peek`.
-        rows: from `open_row`.
-        state: (best, token, floor, mass maximum, mass) so far.
-        args: from the launcher.
-        FLAGS: the options that are on.
-    """
+    """Merge a tile into the state (best, token, floor, mass maximum, mass)."""
     best, token, floor, top, mass = state
     greedy = rows[4]
     x = transform_units(raw, unit, rows, args, FLAGS)
@@ -123,5 +112,7 @@ def _race(x, high, first, early, best, token, floor, rows, args, FLAGS: tl.const
     else:
         address = first, k0, k1, c1, c2, c3
         zero = fill(first, 0).to(tl.uint32)
-        best, token = absorb_defined((best, token), zero, first >= 0, address, x[0], x[1], x[2], x[3])
+        best, token = absorb_defined(
+            (best, token), zero, first >= 0, address, x[0], x[1], x[2], x[3]
+        )
     return best, token, floor

@@ -13,13 +13,13 @@ import triton.language as tl
 
 from fsresearch.kernels.philox import gumbel_ptx, hex_ptx
 
-__all__ = ["floor_of", "scan"]
+__all__ = ["assembly", "floor_of", "scan"]
 
 _LOG2_E = 1.4426950408889634
 
 
-def _branch() -> str:
-    """Output: nothing of use.
+def assembly() -> str:
+    """Return the branch in PTX. Output: nothing of use.
 
     Inputs: the four's maximum, the least of their words, log2 of the limit where the maximum is 0,
     floor, first token, k0, k1, c1, c2, c3, address of the key, the four words, the four logits.
@@ -40,16 +40,16 @@ def _branch() -> str:
 NEXT:
     .pragma "nounroll";
     setp.gt.u32 skip, w0, limit;
-    @skip bra SCORED;
+    @skip bra BEATEN;
     {gumbel_ptx("w0", "token", ["$6", "$7"], ["$8", "$9", "$10"])}
     add.f32 e, x0, g;
     setp.lt.f32 skip, e, $4;
-    @skip bra SCORED;
+    @skip bra BEATEN;
     add.f32 e, e, 0f00000000; mov.b32 o, e;
     shr.s32 s, o, 31; or.b32 s, s, 0x80000000; xor.b32 o, o, s;
     not.b32 s, token; mov.b64 key, {{s, o}};
     red.relaxed.gpu.global.max.u64 [$11], key;
-SCORED:
+BEATEN:
     {turn}
     add.u32 token, token, 16; sub.u32 more, more, 1;
     setp.ne.u32 skip, more, 0;
@@ -59,7 +59,7 @@ SKIP:
 }}"""
 
 
-_BRANCH = tl.constexpr(_branch())
+_BRANCH = tl.constexpr(assembly())
 
 
 @triton.jit

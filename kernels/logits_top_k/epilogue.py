@@ -1,8 +1,7 @@
 """From tiles of logits in memory to lists of a row's best tokens; path-exact.
 
-The streaming pipeline calls `open_row` once, `peek` and `lift` for every tile, and `close_row` at
-the end. A program keeps the largest packed (score, token) keys of its tiles, at most `LONGEST`,
-and replaces the least of them while a tile has a larger one.
+The hooks are those of `kernels.stream.pipeline`. A program keeps the largest packed (score, token)
+keys of its tiles, at most `LONGEST`, and replaces the least of them while a tile has a larger one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from fsresearch.kernels.stream.units import (
     transform_units,
 )
 
-__all__ = ["LONGEST", "close_row", "lift", "open_row", "peek"]
+__all__ = ["LONGEST", "close_row", "lift", "open_row"]
 
 LONGEST = tl.constexpr(64)
 _LEAF_STREAM = tl.constexpr(noise.LEAF << 24)
@@ -44,24 +43,8 @@ def open_row(source, race, draws, unit, args, FLAGS: tl.constexpr):
 
 
 @triton.jit
-def peek(rows, args, FLAGS: tl.constexpr):
-    """Load nothing: programs share no bound."""
-    return 0
-
-
-@triton.jit
 def lift(raw, unit, early, rows, state, args, FLAGS: tl.constexpr):
-    """Merge a tile into the running summary.
-
-    Args:
-        raw: the tile, four tensors [1, units].
-        unit: int32 [units], local.
-        early: from `peek`.
-        rows: from `open_row`.
-        state: (list, mass maximum, mass) so far.
-        args: from the launcher.
-        FLAGS: the options that are on.
-    """
+    """Merge a tile into the state (list, mass maximum, mass)."""
     listed, top, mass = state
     x = transform_units(raw, unit, rows, args, FLAGS)
     high = peak_units(x)

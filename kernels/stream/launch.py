@@ -41,7 +41,7 @@ def slots(races: int, vocab_size: int, config: Stream, programs: int) -> int:
     """
     tiles = triton.cdiv(vocab_size, config.units * 4)
     most = max(programs * config.resident // races, 1)
-    return triton.cdiv(tiles, triton.cdiv(tiles, most))
+    return int(triton.cdiv(tiles, triton.cdiv(tiles, most)))
 
 
 def run_races(

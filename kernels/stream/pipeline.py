@@ -36,6 +36,10 @@ def stream_kernel(
     takes the tiles slot, slot + slots, ... of a race. The next tile is loaded before one is given
     away. ``width`` and ``row_stride`` are in units of ALIGNED elements. Tokens from width on are
     -inf.
+
+    OPEN takes (source, race, draws, unit [units], args, FLAGS) and returns (rows, state). LIFT
+    takes (tile, unit, what PEEK loaded, rows, state, args, FLAGS) and returns the state. CLOSE ends
+    a program.
     """
     slot = tl.program_id(0) % slots
     race = tl.program_id(0) // slots

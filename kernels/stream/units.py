@@ -14,7 +14,7 @@ from fsresearch.kernels.pieces import maximum
 from fsresearch.kernels.rows import row_noise
 from fsresearch.kernels.transform import inverse_temperature, transform
 
-__all__ = ["add_units", "first_tokens", "open_race", "peak_units", "transform_units"]
+__all__ = ["add_units", "first_tokens", "no_peek", "open_race", "peak_units", "transform_units"]
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -38,6 +38,12 @@ def open_race(source, race, draws, args, STREAM: tl.constexpr, FLAGS: tl.constex
         factor = inverse_temperature(tl.load(args[0][3] + rows))
     greedy, k0, k1, c2, c3 = row_noise(row, args, STREAM, FLAGS)
     return rows, factor, draw, race, greedy, k0, k1, draw.to(tl.uint32), c2, c3, source
+
+
+@triton.jit
+def no_peek(rows, args, FLAGS: tl.constexpr):
+    """Load nothing before a tile."""
+    return 0
 
 
 @triton.jit
