@@ -109,6 +109,16 @@ def test_every_kind_of_row_keeps_a_token_with_mass_or_stays_invalid() -> None:
         assert not (keep & (logits == -torch.inf))[~invalid].any()
 
 
+@pytest.mark.parametrize("logit", [-1.2039728, -0.6931472, -7.0])
+def test_min_p_is_compared_beyond_the_digits_of_float32(logit: float) -> None:
+    row = torch.tensor([[0.0, logit]])
+    share = float(row[0, 1].double().exp())
+    for factor, count in ((1 - 1e-10, 2), (1 + 1e-10, 1)):
+        for least in (share * factor, torch.tensor(share * factor, dtype=torch.float64)):
+            assert kept(row, min_p=least).sum() == count
+            assert kept(row, top_k=2, min_p=least).sum() == count
+
+
 def test_zeros_of_both_signs_are_ties() -> None:
     zeros = torch.tensor([[0.0, -0.0, 0.0, -0.0]])
     assert kept(-zeros, top_k=2).tolist() == [[True, True, False, False]]

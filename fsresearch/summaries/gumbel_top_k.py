@@ -71,9 +71,13 @@ class GumbelTopK(Reducer[PerturbedTop]):
         return self._best(*_best_chunks(scores, tokens, self.k))
 
     def merge(self, left: PerturbedTop, right: PerturbedTop) -> PerturbedTop:
-        """Keep the k best of both."""
+        """Keep the k best of both; a token that both hold counts once."""
         scores = torch.cat([left.perturbed, right.perturbed], 1)
         tokens = torch.cat([left.token, right.token], 1)
+        order = pack(scores, tokens).argsort(1, descending=True)
+        scores, tokens = scores.gather(1, order), tokens.gather(1, order)
+        again = (tokens[:, 1:] == tokens[:, :-1]) & (scores[:, 1:] == scores[:, :-1])
+        scores[:, 1:].masked_fill_(again, -torch.inf)
         return self._best(scores, tokens)
 
     def draw(self, state: PerturbedTop) -> Tensor:

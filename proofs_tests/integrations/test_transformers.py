@@ -137,16 +137,17 @@ def padded(prompts: list[list[int]]) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("how", [draw, search])
-def test_a_row_does_not_depend_on_its_batch_or_on_padding(how: Any) -> None:
+def test_a_row_does_not_depend_on_its_batch_or_on_padding(how: Any, family: str) -> None:
     prompts = [[1, 2, 3, 4, 5, 6], [7, 8], [9, 10, 11, 12]]
     seeds = torch.tensor([5, 6, 7])
     batch = padded(prompts)
-    together = how(None, seed=seeds, **batch)
+    together = how(None, family, seed=seeds, **batch)
     each = len(together) // 3
     start = batch["input_ids"].shape[1]
     for row, prompt in enumerate(prompts):
-        alone = how(torch.tensor([prompt]), seed=seeds[row : row + 1])[:, len(prompt) :]
+        alone = how(torch.tensor([prompt]), family, seed=seeds[row : row + 1])[:, len(prompt) :]
         got = together[row * each : (row + 1) * each, start:]
         assert got[:, : alone.shape[1]].equal(alone)
         assert (got[:, alone.shape[1] :] == PAD).all()
@@ -284,6 +285,10 @@ def test_several_ends_of_sequence_and_padding_after_them() -> None:
         else:
             assert (row != PAD).all() or PAD in row
     assert ended > 10
+    beams = search(PROMPTS.repeat(5, 1), eos_token_id=ends, max_new_tokens=20)[:, 4:]
+    over = torch.isin(beams, torch.tensor(ends)).int().cummax(1).values.bool()
+    assert (beams[:, 1:][over[:, :-1]] == PAD).all()
+    assert over.any(1).sum() > 10
 
 
 class Recorder:
@@ -384,11 +389,19 @@ def test_beam_indices_lead_back_to_transformers_transition_scores() -> None:
     indices, sequences = got.beam_indices, got.sequences
     assert indices.shape == (8, sequences.shape[1] - 4)
     assert (indices[:, 0].view(2, 4) == torch.tensor([[0], [4]])).all()
-    rows = torch.arange(8)[:, None] // 4
-    alive = indices >= 0
-    assert (indices[alive] // 4 == rows.expand_as(indices)[alive]).all()
     ended = (sequences[:, 4:] == EOS).cumsum(1) - (sequences[:, 4:] == EOS).long() > 0
-    assert alive.equal(~ended)
+    assert (indices >= 0).equal(~ended)
+    scores = []
+    for t, step in enumerate(indices.unbind(1)):
+        prefixes: dict[int, Tensor] = {}
+        scores.append(torch.full((8, VOCAB), torch.nan))
+        for beam, sequence in zip(step.tolist(), sequences[:, : 4 + t], strict=True):
+            if beam >= 0:
+                assert prefixes.setdefault(beam, sequence).equal(sequence)
+                scores[t][beam] = processed("Llama", sequence[None])[0].log_softmax(0)
+    model = model_of("Llama")
+    each = model.compute_transition_scores(sequences, tuple(scores), indices)
+    torch.testing.assert_close(each.sum(1).double(), got.sequences_scores, rtol=0, atol=1e-5)
 
 
 def test_one_beam_is_plain_sampling() -> None:

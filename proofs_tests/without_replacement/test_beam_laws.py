@@ -202,6 +202,20 @@ def test_a_cut_at_max_length_is_a_leaf() -> None:
     assert not ends.all()
 
 
+@pytest.mark.parametrize("ending", [1e-4, 1 - 1e-4])
+@false_fail(FIXED_P, seeds_vary=False)
+def test_ends_that_hardly_ever_or_nearly_always_come(ending: float) -> None:
+    """Long sequences alone, or a second one from the last ten thousandth of the mass."""
+    row = np.log([0.7 * (1 - ending), 0.3 * (1 - ending), ending]).tolist()
+    model = tree(lambda _: row, vocab=3, depth=4, eos=[2])
+    drawn = stochastic_beam_search(model.step, None, 2, 4, 2, rows=FEW, seed=19)
+    outcome, _ = pair_test(model.numbers(drawn.sequences), model.log_probs)
+    assert outcome.p_value > FIXED_P
+    first = drawn.lengths[:, 0].double().mean()
+    assert first > 3.99 if ending < 0.5 else first < 1.01
+    assert (drawn.lengths[:, 1] > 1).any()
+
+
 def test_a_hand_computed_pair_law() -> None:
     """The flat oracle itself: 0.5 x 0.3 / 0.5 for the pair (0, 1)."""
     law = ordered_law(flat([0.5, 0.3, 0.2]).log_probs, 2)

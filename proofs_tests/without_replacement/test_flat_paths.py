@@ -121,6 +121,22 @@ def test_any_cut_and_schedule_gives_the_same_ids(case: Case, k: int) -> None:
     assert kept.token.equal(whole.token)
 
 
+@some
+@given(case=cases(max_vocab=600), k=st.integers(1, 40))
+def test_what_both_parts_hold_counts_once(case: Case, k: int) -> None:
+    reducer = GumbelTopK(first_draw(case.noise), k)
+    source = Logits(case.logits)
+    whole = reducer.lift(source.tile(0, source.stop))
+    part = reducer.lift(source.tile(0, (source.stop + 1) // 2))
+    for merged in (
+        reducer.merge(whole, whole),
+        reducer.merge(part, whole),
+        reducer.merge(reducer.merge(whole, part), part),
+    ):
+        assert merged.token.equal(whole.token)
+        assert merged.perturbed.nan_to_num(9e9).equal(whole.perturbed.nan_to_num(9e9))
+
+
 def test_lists_shorter_than_k_lose_ids() -> None:
     """The control: k / 4 ids a tile of a quarter of the vocabulary are not enough."""
     rows, vocab, k = 20, 400, 16

@@ -13,7 +13,8 @@ from fsresearch import noise
 from fsresearch.results import BeamSample
 from fsresearch.sources import LMHead, Logits
 from fsresearch.transforms import Transform
-from fsresearch.without_replacement.decoding import row_log_mass
+from fsresearch.truncation import Filters
+from fsresearch.without_replacement.decoding import Rule, chunk_log_masses, row_log_mass
 from fsresearch.without_replacement.stochastic_beam_search import stochastic_beam_search
 from proofs_tests.without_replacement.searches import (
     DEPTH,
@@ -82,6 +83,38 @@ def test_a_row_does_not_depend_on_its_batch(rule: dict[str, Any]) -> None:
         assert (together.tokens[steps:, row] == -1).all()
         for name in ("lengths", "log_probs", "model_log_probs", "keys", "finished"):
             assert getattr(alone, name).equal(getattr(together, name)[row : row + 1])
+
+
+def test_a_large_vocabulary_is_cut_in_no_way_that_shows() -> None:
+    """Tiles are narrower in larger batches; keys and scores agree to the bit all the same."""
+    vocab, seeds = 50_001, torch.arange(48)
+    table = torch.randn(3, vocab, generator=torch.Generator().manual_seed(6)) * 3
+
+    def model(prefixes: Tensor, parents: Tensor, state: Any) -> tuple[Tensor, Any]:
+        return table[prefixes.shape[1] % 3].expand(len(prefixes), vocab), state
+
+    assert Logits(table[:1]).width != Logits(table[:1].expand(48 * 3, -1)).width
+    together, alone = (
+        stochastic_beam_search(model, None, 2, 3, 0, rows=len(some), seed=some, temperature=0.9)
+        for some in (seeds, seeds[:1])
+    )
+    for name in ("sequences", "keys", "log_probs", "model_log_probs", "kappa"):
+        assert getattr(alone, name)[0].equal(getattr(together, name)[0]), name
+
+
+@pytest.mark.parametrize("width", [1, 1500, 3000, 5000, 8192])
+def test_masses_do_not_depend_on_the_width_of_tiles(width: int) -> None:
+    logits = torch.randn(500, 9001, generator=torch.Generator().manual_seed(8)) * 3
+    rule = Rule(1.0, None, 0, Filters(), ())
+
+    class Cut(Logits):
+        @property
+        def width(self) -> int:
+            return width
+
+    tiles = rule.tiles(Cut(logits), Transform(), 500)
+    masses = torch.cat([chunk_log_masses(tile.logits) for tile, _ in tiles], 1)
+    assert masses.equal(chunk_log_masses(logits))
 
 
 def test_a_later_end_changes_no_finished_search() -> None:

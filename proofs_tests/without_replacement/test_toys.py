@@ -64,10 +64,15 @@ def test_committed_percentiles() -> None:
         found = np.array([float(rows[key][f"{q} %"]) for q in (5, 25, 75, 95)])
         np.testing.assert_allclose(EXACT + found, EXACT + np.array(offsets), rtol=0.05)
         np.testing.assert_allclose(found, offsets, rtol=0.08, atol=0.03)
+    for k, low, high in ((80, 1e-3, 0.008), (100, 0.0, 0.0)):
+        for name in ("Horvitz-Thompson", "self-normalised"):
+            widest = max(abs(float(rows[k, name][f"{q} %"])) for q in (5, 95))
+            assert low <= widest <= high, (k, name)
+        assert 0.25 < float(rows[k, "Monte Carlo"]["95 %"]) < 0.31
 
 
 def test_committed_errors_of_the_entropy() -> None:
-    """Within 5 % from k = 16, where rounding of the reference allows it; 20 % at k = 4."""
+    """Within 5 % and the reference's rounding; Horvitz-Thompson at k = 4 within 20 %."""
     rows = {
         (float(row["temperature"]), int(row["k"]), row["estimator"]): float(row["RMSE"])
         for row in results("entropy_markov")
@@ -75,7 +80,8 @@ def test_committed_errors_of_the_entropy() -> None:
     for (temperature, k), errors in ERRORS.items():
         for name, error in zip(ESTIMATORS, errors, strict=True):
             rounding = 0.5 * 10.0 ** -min(4, 3 - math.floor(math.log10(error)) - 1)
-            limit = (0.2 if k == 4 else 0.05) * error + rounding
+            loose = k == 4 and name == "Horvitz-Thompson"
+            limit = (0.2 if loose else 0.05) * error + rounding
             assert abs(rows[temperature, k, name] - error) < limit, (temperature, k, name)
 
 
