@@ -157,13 +157,8 @@ def lm_head_max(
     """
     served = choose(hidden, weight, start=options.start, form=form).form
     if served == "reference":
-        from fsresearch.kernels.lm_head_max.reference import lm_head_max_reference
-
-        return lm_head_max_reference(hidden, weight, options)
-    from fsresearch.kernels.lm_head_max import lm_head_max as kernel
-
-    drawn: tuple[Tensor, Tensor, Tensor] = kernel(hidden, weight, *_laid_out(options), served)
-    return drawn
+        return _refer("lm_head_max", hidden, weight, options)
+    return _run("lm_head_max", hidden, weight, *_laid_out(options), served)
 
 
 def lm_head_group(
@@ -186,13 +181,8 @@ def lm_head_group(
     """
     served = choose(hidden, weight, start=options.start, form=form).form
     if served == "reference":
-        from fsresearch.kernels.lm_head_group.reference import lm_head_group_reference
-
-        return lm_head_group_reference(hidden, weight, options)
-    from fsresearch.kernels.lm_head_group import lm_head_group as kernel
-
-    drawn: tuple[Tensor, Tensor, Tensor] = kernel(hidden, weight, *_laid_out(options), served)
-    return drawn
+        return _refer("lm_head_group", hidden, weight, options)
+    return _run("lm_head_group", hidden, weight, *_laid_out(options), served)
 
 
 def lm_head_top_k(
@@ -224,13 +214,8 @@ def lm_head_top_k(
             )
         served = "reference"
     if served == "reference":
-        from fsresearch.kernels.lm_head_top_k.reference import lm_head_top_k_reference
-
-        return lm_head_top_k_reference(hidden, weight, options)
-    from fsresearch.kernels.lm_head_top_k import lm_head_top_k as kernel
-
-    drawn: tuple[Tensor, Tensor, Tensor] = kernel(hidden, weight, *_laid_out(options), served)
-    return drawn
+        return _refer("lm_head_top_k", hidden, weight, options)
+    return _run("lm_head_top_k", hidden, weight, *_laid_out(options), served)
 
 
 def logits_max(
@@ -282,13 +267,23 @@ def _of_logits(
     name: str, logits: Tensor, options: Options, form: str | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run a kernel of logits in memory, or its reference."""
-    drawn: tuple[Tensor, Tensor, Tensor]
     if choose_for_logits(logits, options, form=form).form == "reference":
-        reference = import_module(f"fsresearch.kernels.{name}.reference")
-        drawn = getattr(reference, f"{name}_reference")(logits, options)
-    else:
-        kernel = getattr(import_module(f"fsresearch.kernels.{name}"), name)
-        drawn = kernel(logits, *_laid_out(options))
+        return _refer(name, logits, options)
+    return _run(name, logits, *_laid_out(options))
+
+
+def _refer(name: str, *call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Run a kernel's reference."""
+    module = import_module(f"fsresearch.kernels.{name}.reference")
+    drawn: tuple[Tensor, Tensor, Tensor] = getattr(module, f"{name}_reference")(*call)
+    return drawn
+
+
+def _run(name: str, *call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Run a kernel."""
+    drawn: tuple[Tensor, Tensor, Tensor] = getattr(
+        import_module(f"fsresearch.kernels.{name}"), name
+    )(*call)
     return drawn
 
 

@@ -4,8 +4,9 @@ Every function is elementwise, so a caller decides which tokens live in which re
 `philox` serves four tokens 16 apart.
 
 Two conversions turn a word into its Gumbel. `gumbel` is the definition, within
-``2**-22 max(1, abs(g))`` of real arithmetic. `rough_log2` costs two logarithms of the special
-function unit and is within `ROUGH_ERROR`: enough to name the few tokens that could win.
+``2**-22 max(1, abs(g))`` of real arithmetic, and `gumbel_ptx` the same in assembly.
+`ROUGH_LOG2_PTX` costs two logarithms of the special function unit: -ln(2) y is within `ROUGH_ERROR`
+of the largest Gumbel of a word, enough to name the few tokens that could win.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ __all__ = [
     "leaf_unit",
     "philox",
     "pick_lane",
-    "rough_log2",
     "uniform_from_bits",
 ]
 
@@ -137,13 +137,6 @@ def hex_ptx(value: float) -> str:
     return f"0f{struct.unpack('>I', struct.pack('>f', value))[0]:08X}"
 
 
-_ROUGH_LOG2 = tl.constexpr(
-    "{ .reg .f32 v, e, y; .reg .b32 w; .reg .pred q; mov.b32 w, $1;"
-    + ROUGH_LOG2_PTX
-    + "mov.f32 $0, y; }"
-)
-
-
 @triton.jit
 def philox(k0, k1, c0, c1, c2, c3, turn=0):
     """Return the four words uint32 of Philox4x32-10 at broadcastable uint32 keys and counters.
@@ -218,14 +211,3 @@ def _gumbel(word, fraction):
     p = tl.fma(v, p, 0.208378433)
     p = tl.fma(v, p, 0.49999956)
     return tl.where(mirrored, far, -tl.fma(v, p, logarithm))
-
-
-@triton.jit
-def rough_log2(word):
-    """Return y float32 with -ln(2) y within ROUGH_ERROR of the largest Gumbel of a word; PTX only.
-
-    A word below REFINE_BELOW is taken at the end of its cell where the Gumbel is largest.
-    """
-    return tl.inline_asm_elementwise(
-        _ROUGH_LOG2, "=f,r", [word], dtype=tl.float32, is_pure=True, pack=1
-    )
