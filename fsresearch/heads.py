@@ -1,11 +1,8 @@
-"""From a source as the samplers know it to a kernel that serves it.
-
-Only kernels that were compared with their references on a GPU are here; `fsresearch.backend` has
-them all.
-"""
+"""From a source as the samplers know it to a kernel that serves it."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from fsresearch import backend
@@ -15,20 +12,32 @@ from fsresearch.sources import LMHead, Source
 
 __all__ = ["run_kernel"]
 
-_KERNELS = {"gumbel-max": backend.lm_head_max, "grouped": backend.lm_head_group}
+_KERNELS = {
+    "gumbel-max": backend.lm_head_max,
+    "grouped": backend.lm_head_group,
+    "gumbel-top-k": backend.lm_head_top_k,
+}
 
 
 def run_kernel(
-    method: str, source: Source, noise: RowNoise, greedy: Tensor | bool, log_mass: bool
+    method: str,
+    source: Source,
+    noise: RowNoise,
+    greedy: Tensor | bool,
+    log_mass: bool,
+    *,
+    columns: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return (perturbed, token, log_mass) by the kernel of a method; None where none serves.
 
     Args:
-        method: its name.
+        method: its name, or "gumbel-top-k".
         source: where the logits come from; an LM head on a GPU is served.
         noise: the rows' noise and draws.
-        greedy: for all rows, which then need no seeds; the temperature says it of single rows.
+        greedy: for all rows; the temperature says it of single rows.
         log_mass: whether the log-mass is wanted.
+        columns: how many tokens a row gets; None for one a draw, which rows that are all greedy
+            share.
 
     >>> import torch
     >>> noise = RowNoise(torch.tensor([7]), torch.tensor(0), torch.arange(2))
@@ -46,13 +55,16 @@ def run_kernel(
         return None
     if isinstance(temperature, Tensor):
         temperature = temperature.expand(source.rows)
+    elif greedy is True and columns is not None:
+        temperature = torch.zeros(source.rows, device=source.device)
     else:
         temperature = None
         if transform.inverse_temperature is not None:
             inverse = float(transform.inverse_temperature)
+    shared = greedy is True and columns is None
     options = Options(
-        seeds=None if greedy is True else noise.seeds,
-        positions=None if greedy is True else noise.positions,
+        seeds=None if shared else noise.seeds,
+        positions=None if shared else noise.positions,
         temperature=temperature,
         bias=transform.bias,
         mask=transform.mask,
@@ -61,7 +73,7 @@ def run_kernel(
         softcap=transform.softcap,
         vocab_size=source.stop - source.start,
         start=source.start,
-        draws=len(noise.draws),
+        draws=len(noise.draws) if columns is None else columns,
         role=noise.role,
         log_mass=log_mass,
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fsresearch import backend
+from fsresearch.heads import run_kernel
 from fsresearch.noise import RowNoise
 from fsresearch.results import OrderedSample
 from fsresearch.schedules.cuts import tiles
@@ -15,6 +17,7 @@ from fsresearch.schedules.online import online
 from fsresearch.sources import Source
 from fsresearch.summaries import GumbelTopK, LogNormalizer, Product
 from fsresearch.summaries.gumbel_top_k import PerturbedTop, pack, unpack
+from fsresearch.summaries.log_normalizer import LogMass
 
 __all__ = ["gumbel_top_k"]
 
@@ -44,8 +47,11 @@ def gumbel_top_k(
     tensor([[2, 4, 3]])
     """
     widest = max([1, *k.tolist()]) if isinstance(k, Tensor) else k
-    best = _few if widest < _LARGE else _many
-    (perturbed, token), log_normalizer = best(source, noise, widest + 1, greedy)
+    found = _fused(source, noise, widest + 1, greedy)
+    if found is None:
+        best = _few if widest < _LARGE else _many
+        found = best(source, noise, widest + 1, greedy)
+    (perturbed, token), log_normalizer = found
     kappa = perturbed[:, widest]
     perturbed, token = perturbed[:, :widest], token[:, :widest]
     if isinstance(k, Tensor):
@@ -63,6 +69,19 @@ def gumbel_top_k(
         log_normalizer,
         (token >= 0).sum(1),
     )
+
+
+def _fused(
+    source: Source, noise: RowNoise, k: int, greedy: Tensor | bool
+) -> tuple[PerturbedTop, Tensor] | None:
+    """Return what `_few` does, from a kernel where one serves."""
+    if k > backend.LONGEST:
+        return None
+    drawn = run_kernel("gumbel-top-k", source, noise, greedy, True, columns=k)
+    if drawn is None:
+        return None
+    perturbed, token, log_mass = drawn
+    return PerturbedTop(perturbed, token), LogNormalizer().draw(LogMass(log_mass))
 
 
 def _few(
