@@ -27,41 +27,30 @@ __all__ = ["park", "scan_defined", "scan_greedy", "scan_parked", "scan_rough"]
 
 
 def _rough_branch() -> str:
-    """Outputs: best, second, logit, id, word, turn. Inputs: they, limit, scale, id, 4 (w, x).
-
-    One token after the other in a loop, because this stands in the code once for every four tokens:
-    unrolled, the scans of two bands (`kernels.matmul.hopper`) outgrow the instruction cache.
-    """
-    return f"""{{
-    .reg .f32 best, second, logit, x, x1, x2, x3, y, v, e;
-    .reg .b32 id, word, turn, i, end, w, w1, w2, w3; .reg .pred p, q;
-    mov.f32 best, $6; mov.f32 second, $7; mov.f32 logit, $8; mov.b32 id, $9; mov.b32 word, $10;
-    mov.b32 turn, $11;
-    min.u32 w, $15, $17; min.u32 w1, $19, $21; min.u32 w, w, w1;
-    setp.gt.u32 p, w, $12;
-    @p bra SKIP;
-    mov.b32 w, $15; mov.b32 w1, $17; mov.b32 w2, $19; mov.b32 w3, $21;
-    mov.f32 x, $16; mov.f32 x1, $18; mov.f32 x2, $20; mov.f32 x3, $22;
-    mov.b32 i, $14; add.s32 end, i, 64; add.s32 end, end, turn;
-LOOP:
-    .pragma "nounroll";
-    setp.gt.u32 p, w, $12;
-    @p bra NEXT;
+    """Outputs: best, second, logit, id, word, turn. Inputs: they, limit, scale, id, 4 (w, x)."""
+    tokens = "".join(
+        f"""
+    mov.b32 w, ${15 + 2 * lane}; mov.f32 x, ${16 + 2 * lane};
     {ROUGH_LOG2_PTX}
-    fma.rn.f32 y, y, $13, x;
+    fma.rn.f32 y, y, scale, x;
     setp.gt.f32 q, y, best;
     min.f32 e, y, best;
     max.f32 second, second, e;
     max.f32 best, best, y;
     @q mov.f32 logit, x;
     @q mov.b32 word, w;
-    @q mov.b32 id, i;
-NEXT:
-    mov.b32 w, w1; mov.b32 w1, w2; mov.b32 w2, w3;
-    mov.f32 x, x1; mov.f32 x1, x2; mov.f32 x2, x3;
-    add.s32 i, i, 16;
-    setp.ne.s32 p, i, end;
-    @p bra LOOP;
+    @q add.s32 id, first, {16 * lane};"""
+        for lane in range(4)
+    )
+    return f"""{{
+    .reg .f32 best, second, logit, scale, x, y, v, e; .reg .b32 id, word, turn, first, w, m;
+    .reg .pred p, q;
+    mov.f32 best, $6; mov.f32 second, $7; mov.f32 logit, $8; mov.b32 id, $9; mov.b32 word, $10;
+    mov.b32 turn, $11;
+    min.u32 w, $15, $17; min.u32 m, $19, $21; min.u32 m, m, w;
+    setp.gt.u32 p, m, $12;
+    @p bra SKIP;
+    mov.f32 scale, $13; mov.b32 first, $14;{tokens}
     and.b32 turn, turn, w;
 SKIP:
     mov.f32 $0, best; mov.f32 $1, second; mov.f32 $2, logit; mov.b32 $3, id; mov.b32 $4, word;

@@ -16,7 +16,7 @@ class Config(NamedTuple):
         block_b: rows of a tile.
         block_v: tokens of a tile, a multiple of 64.
         block_d: depth of a step.
-        warps: warps that hold the accumulator; on Hopper four for each band of 64 rows.
+        warps: warps that hold the accumulator.
         stages: steps in flight.
     """
 
@@ -28,16 +28,11 @@ class Config(NamedTuple):
     warps: int
     stages: int
 
-    @property
-    def bands(self) -> int:
-        """How many parts of a row block run for themselves, one epilogue each."""
-        return self.warps // 4 if self.form == "hopper" else 1
-
 
 HOPPER = (
     Config("hopper", 64, 64, 128, 128, 4, 4),
     Config("hopper", 128, 128, 128, 64, 8, 6),
-    Config("hopper", 192, 192, 128, 64, 12, 5),
+    Config("hopper", 192, 64, 256, 64, 4, 5),
     Config("hopper", 1 << 31, 128, 256, 64, 8, 4),
 )
 
