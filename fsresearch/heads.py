@@ -36,10 +36,9 @@ def run_kernel(
         noise: the rows' noise and draws.
         greedy: for all rows; the temperature says it of single rows.
         log_mass: whether the log-mass is wanted.
-        columns: how many tokens a row gets; None for one a draw, which rows that are all greedy
-            share.
+        columns: how many different tokens a row gets; None for one a draw, or one for all draws
+            where every row is greedy.
 
-    >>> import torch
     >>> noise = RowNoise(torch.tensor([7]), torch.tensor(0), torch.arange(2))
     >>> head = LMHead(torch.zeros(1, 8), torch.zeros(9, 8))
     >>> run_kernel("gumbel-max", head, noise, False, True) is None
@@ -49,22 +48,22 @@ def run_kernel(
     if kernel is None or type(source) is not LMHead or source.device.type != "cuda":
         return None
     transform, temperature, inverse = source.transform, source.temperature, 1.0
+    one_for_all = greedy is True and columns is None
     if isinstance(transform.inverse_temperature, Tensor) and not isinstance(temperature, Tensor):
         return None
     if backend.choose(source.raw_hidden, source.weight, start=source.start).form == "reference":
         return None
     if isinstance(temperature, Tensor):
         temperature = temperature.expand(source.rows)
-    elif greedy is True and columns is not None:
+    elif greedy is True and not one_for_all:
         temperature = torch.zeros(source.rows, device=source.device)
     else:
         temperature = None
         if transform.inverse_temperature is not None:
             inverse = float(transform.inverse_temperature)
-    shared = greedy is True and columns is None
     options = Options(
-        seeds=None if shared else noise.seeds,
-        positions=None if shared else noise.positions,
+        seeds=None if one_for_all else noise.seeds,
+        positions=None if one_for_all else noise.positions,
         temperature=temperature,
         bias=transform.bias,
         mask=transform.mask,
