@@ -11,7 +11,7 @@ from fsresearch import noise
 from fsresearch.backend import Options
 from fsresearch.transforms import Transform, inverse_temperature
 
-__all__ = ["group_gap"]
+__all__ = ["group_gap", "raw_logits"]
 
 # The tokens of a group in the order of the walk: strand by strand.
 _WALK = torch.arange(64).view(8, 4, 2).permute(1, 0, 2).flatten()
@@ -55,5 +55,12 @@ def _logits(hidden: Tensor, weight: Tensor, options: Options, unit: int) -> Tens
     if options.temperature is not None:
         factor = inverse_temperature(options.temperature)
     transform = Transform(options.logit_scale, options.softcap, options.bias, options.mask, factor)
-    raw = hidden.double() @ weight[held[0]].double().T
+    raw = raw_logits(hidden, weight, held[0])
     return transform.apply_at(raw, held)[0].masked_fill(local >= options.vocab_size, -torch.inf)
+
+
+def raw_logits(hidden: Tensor, weight: Tensor, local: Tensor) -> Tensor:
+    """Return logits float64 [B, m] of columns int64 [m]; hidden holds them where D is 0."""
+    if not weight.shape[1]:
+        return hidden[:, local].double()
+    return hidden.double() @ weight[local].double().T

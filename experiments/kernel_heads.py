@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from kernel_groups import group_gap
+from kernel_groups import group_gap, raw_logits
 from torch import Tensor
 
 from fsresearch import backend, noise
@@ -79,12 +79,22 @@ COMBINATIONS: tuple[tuple[str, ...], ...] = (
 
 
 class Head(NamedTuple):
-    """A call: hidden [B, D], weight [V, D], its options, and the kernel by its name in backend."""
+    """A call: hidden [B, D], weight [V, D], its options, and the kernel by its name in backend.
+
+    Where the kernel reads logits, they are ``hidden``, and ``weight`` is [V, 0].
+    """
 
     hidden: Tensor
     weight: Tensor
     options: Options
     kernel: str = "lm_head_max"
+
+    def calling(self, kernel: str) -> Head:
+        """Return the call to another kernel, with the logits if it reads them."""
+        if not kernel.startswith("logits"):
+            return self._replace(kernel=kernel)
+        logits = (self.hidden.float() @ self.weight.float().T).to(self.hidden.dtype)
+        return Head(logits, self.weight[:, :0], self.options, kernel)
 
     def rows(self, chosen: slice | Tensor) -> Head:
         """Return the call on some of the rows, copied: aligned as whole tensors are."""
@@ -177,10 +187,12 @@ def forced(config: configs.Config | None) -> Iterator[None]:
 
 def answer(head: Head, form: str) -> Answer:
     """Return what a form answers; on the CPU a kernel's form is that of Triton's interpreter."""
+    of_logits = head.kernel.startswith("logits")
+    source = (head.hidden,) if of_logits else (head.hidden, head.weight)
     if head.hidden.is_cuda or form == "reference":
-        return Answer(*getattr(backend, head.kernel)(*head[:3], form=form))
+        return Answer(*getattr(backend, head.kernel)(*source, head.options, form=form))
     operator = getattr(import_module(f"fsresearch.kernels.{head.kernel}"), head.kernel)
-    return Answer(*operator(head.hidden, head.weight, *head.options, form))
+    return Answer(*operator(*source, *head.options, *(() if of_logits else (form,))))
 
 
 def in_batches(head: Head, form: str, batch: int) -> Answer:
@@ -213,9 +225,9 @@ def mass_error(expected: Tensor, got: Tensor) -> float:
 
 def _gap(alone: Head, draw: int, pair: Tensor) -> float:
     """Return the score of the first of two tokens less that of the other, in a single row."""
-    if alone.kernel == "lm_head_group":
+    if alone.kernel.endswith("group"):
         return group_gap(*alone[:3], draw, pair)
-    ranked = alone.kernel == "lm_head_top_k"
+    ranked = alone.kernel.endswith("top_k")
     first, second = _scores(alone, 0 if ranked else draw, pair).tolist()
     return float(first - second)
 
@@ -228,7 +240,7 @@ def _scores(alone: Head, draw: int, tokens: Tensor) -> Tensor:
     if options.temperature is not None:
         factor = inverse_temperature(options.temperature)
     transform = Transform(options.logit_scale, options.softcap, options.bias, options.mask, factor)
-    raw = alone.hidden.double() @ alone.weight[local[0]].double().T
+    raw = raw_logits(alone.hidden, alone.weight, local[0])
     scores = transform.apply_at(raw, local)[0]
     greedy = options.temperature is not None and float(options.temperature[0]) == 0
     if options.seeds is None or options.positions is None or greedy:

@@ -45,12 +45,16 @@ from torch import Tensor
 
 from fsresearch.kernels.matmul.configs import HOPPER, PLAIN, Config, choose
 
-KERNELS = "lm_head_max", "lm_head_group", "lm_head_top_k"
+KERNELS = (
+    *("lm_head_max", "lm_head_group", "lm_head_top_k"),
+    *("logits_max", "logits_group", "logits_top_k"),
+)
 PARTS = "reference", "configurations", "repeats"
 TABLES = {"hopper": HOPPER, "plain": PLAIN}
 BATCHES = (1, 2, 3, 4, 8, 16, 32, 64, 65, 96, 128, 160, 192, 255, 256, 512)
-# Off the grid of tiles, and no multiples of 16, so that few compilations serve many shapes.
-VOCABS = (257, 1121, 1571, 3001, 5003)
+# Off the grid of tiles, and no multiples of 16, so that few compilations serve many shapes; with
+# the last one programs take several tiles.
+VOCABS = (257, 1121, 1571, 5003, 20_011)
 DEPTHS = (24, 72, 200, 520, 1000)
 LARGE = (151_936, 4096)
 ROWS = 4096
@@ -77,7 +81,7 @@ class Case(NamedTuple):
         generator = torch.Generator(device).manual_seed(self.seed)
         shape = self.rows, self.vocab, self.depth
         head = exact_head(generator, *shape, self.dtype, self.options)
-        return head._replace(kernel=self.kernel)
+        return head.calling(self.kernel)
 
     def compiles(self) -> tuple[Any, ...]:
         """Name what Triton compiles for it: integers count by being 1, or multiples of 16."""
@@ -112,6 +116,12 @@ def configuration_cases(form: str) -> Iterator[Case]:
             yield case._replace(config=config)
         for batch in (1, 3, 65, 192):
             yield case._replace(batch=batch, rows=min(512 // batch, 64) * batch)
+
+
+def _of_logits(case: Case) -> Case:
+    """Return a case for a kernel that reads logits: twice the rows, for it has but one form."""
+    rows = 2 * case.rows if case.part == "reference" else case.rows
+    return case._replace(depth=24, rows=rows, config=None)
 
 
 def compare_with_reference(case: Case, device: str) -> dict[str, Any]:
@@ -258,7 +268,8 @@ def main() -> None:
         report([*small(form, asked.kernel)], keep=False)
         return
     cases: dict[str, list[Case]] = {part: [] for part in PARTS}
-    for form in asked.form:
+    of_logits = asked.kernel.startswith("logits")
+    for form in ("plain",) if of_logits else asked.form:
         cases["reference"] += reference_cases(form)
         cases["configurations"] += configuration_cases(form)
         options, shape = ("temperatures", "log mass"), (4099, 72)
@@ -268,6 +279,8 @@ def main() -> None:
     for part, of_part in cases.items():
         wanted = of_part if part in asked.part else []
         cases[part] = [case._replace(kernel=asked.kernel) for case in wanted]
+        if of_logits:
+            cases[part] = [*map(_of_logits, cases[part])]
     compile_all(chain.from_iterable(cases.values()), asked.workers)
     lines = [compare_with_reference(case, "cuda") for case in cases["reference"]]
     lines += compare_configurations(cases["configurations"], "cuda")

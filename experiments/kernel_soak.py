@@ -28,7 +28,7 @@ from kernel_setting import setting
 from fsresearch import backend
 
 HEADS = 16
-TWISTS = ("none", "hidden by columns", "weight off by one", "every other row", "nan", "bad values")
+TWISTS = ("none", "by columns", "off by one", "every other row", "nan", "bad values")
 
 
 class Trial(NamedTuple):
@@ -73,24 +73,32 @@ def twisted(trial: Trial, device: str) -> Head:
     """Make a head, and lay it out or spoil it as its twist says."""
     generator = torch.Generator(device).manual_seed(trial.seed)
     sizes = trial.rows, trial.vocab, trial.depth
-    head = exact_head(generator, *sizes, trial.dtype, trial.options)
+    head = exact_head(generator, *sizes, trial.dtype, trial.options).calling(trial.kernel)
     hidden, weight, options, _ = head
+    # Hidden states in columns are copied, so the weight is what is laid out oddly, or the logits.
+    laid_out = hidden if trial.kernel.startswith("logits") else weight
     match trial.twist:
-        case "hidden by columns":
+        case "by columns":
             hidden = hidden.T.contiguous().T
-        case "weight off by one":
-            flat = torch.empty(weight.numel() + 1, dtype=weight.dtype, device=device)
-            weight = flat[1:].view(weight.shape).copy_(weight)
+        case "off by one":
+            flat = torch.empty(laid_out.numel() + 1, dtype=laid_out.dtype, device=device)
+            laid_out = flat[1:].view(laid_out.shape).copy_(laid_out)
         case "every other row":
-            spaced = torch.full((2 * len(weight), trial.depth + 8), torch.nan, device=device)
-            weight = spaced.to(weight.dtype)[::2, : trial.depth].copy_(weight)
+            rows, columns = laid_out.shape
+            spaced = torch.full((2 * rows, columns + 8), torch.nan, device=device)
+            laid_out = spaced.to(laid_out.dtype)[::2, :columns].copy_(laid_out)
         case "nan":
             hidden = hidden.clone()
-            hidden[trial.rows // 2, trial.depth // 2] = torch.nan
+            hidden[trial.rows // 2, hidden.shape[1] // 2] = torch.nan
         case "bad values":
             bad = torch.tensor([-1.0, torch.nan, torch.inf, 1e-9, 1.0], device=device)
             temperature = bad.repeat(-(-trial.rows // 5))[: trial.rows]
             options = options._replace(temperature=temperature, inverse=1.0)
+    if trial.twist in ("off by one", "every other row"):
+        if trial.kernel.startswith("logits"):
+            hidden = laid_out
+        else:
+            weight = laid_out
     return Head(hidden, weight, options, trial.kernel)
 
 
@@ -115,7 +123,7 @@ def soak(seed: int, until: float, kernel: str, device: str = "cuda") -> dict[str
         for _ in range(HEADS):
             trial = random_trial(chance, options, largest, kernel)
             head = twisted(trial, device)
-            best = backend.choose(head.hidden, head.weight, start=head.options.start).form
+            best = _served(head)
             trial = trial._replace(form="plain" if best == "hopper" and plain else best)
             mass, differing = compare(trial, head)
             if mass > 2e-5:
@@ -125,6 +133,13 @@ def soak(seed: int, until: float, kernel: str, device: str = "cuda") -> dict[str
             if time.time() > until:
                 break
     return {"heads": heads, "rows": rows, "mass_error": error, "found": found}
+
+
+def _served(head: Head) -> str:
+    """Return the form that the backend chooses."""
+    if head.kernel.startswith("logits"):
+        return backend.choose_for_logits(head.hidden, head.options).form
+    return backend.choose(head.hidden, head.weight, start=head.options.start).form
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Time of the fused kernels beside the bare matmul and the samplers that users have.
+"""Time of the kernels beside the bare matmul and the samplers that users have.
 
 Candidates are replayed as CUDA graphs, round-robin within one run, each after a read of a large
 buffer that flushes the L2; figures are medians. The floor is the time to read the weight at the
@@ -6,6 +6,7 @@ best bandwidth that a streaming read reached in the same run. Runs replace what 
 their shape, batches and candidates, so that a table can be made in parts:
 
     python experiments/kernel_speed.py measure 151936 4096 --rows 1 64 128 256
+    python experiments/kernel_speed.py logits           logits in memory, in kernel_logits_speed.csv
     python experiments/kernel_speed.py table            prints the table of the README
     python experiments/kernel_speed.py figures          draws kernel_ratio.png, kernel_roofline.png
 
@@ -18,8 +19,11 @@ import argparse
 import csv
 import statistics
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -33,6 +37,7 @@ from fsresearch import backend
 from fsresearch.backend import Options
 
 FILE = "kernel_speed.csv"
+LOGITS_FILE = "kernel_logits_speed.csv"
 KEY = "vocab", "depth", "rows", "candidate"
 ROWS = (1, 2, 3, 4, 8, 16, 32, 64, 65, 96, 128, 160, 192, 255, 256, 512)
 SHAPES = ((151_936, 4096), (128_256, 8192), (49_152, 576), (262_144, 3840))
@@ -42,10 +47,13 @@ SHOWN = {
     "sampled": "fused",
     "options": "fused, all options",
     "greedy": "fused, greedy",
+    "grouped": "fused, groups",
+    "top-k": "fused, 16 best",
     "multinomial": "multinomial",
     "flashinfer": "FlashInfer",
     "flashinfer top-k top-p": "FlashInfer top-k top-p",
 }
+OURS = "sampled", "options", "greedy", "grouped", "top-k"
 Call = Callable[[], Any]
 
 
@@ -72,14 +80,41 @@ def _fused(hidden: Tensor, weight: Tensor) -> dict[str, Call]:
     )
     options = {"sampled": sampled, "greedy": Options(vocab_size=vocab), "options": everything}
     draw = partial(backend.lm_head_max, hidden, weight)
-    return {name: partial(draw, option) for name, option in options.items()}
+    calls: dict[str, Call] = {name: partial(draw, option) for name, option in options.items()}
+    calls["grouped"] = partial(backend.lm_head_group, hidden, weight, sampled)
+    calls["top-k"] = partial(backend.lm_head_top_k, hidden, weight, sampled._replace(draws=16))
+    return calls
+
+
+def _from_logits(logits: Tensor) -> dict[str, Call]:
+    """Return what is timed on logits in memory, FlashInfer where it is installed."""
+    rows, vocab = logits.shape
+    seeds = torch.randint(-(1 << 62), 1 << 62, (rows,), device=logits.device)
+    positions = torch.zeros(rows, dtype=torch.int64, device=logits.device)
+    sampled = Options(vocab_size=vocab, seeds=seeds, positions=positions)
+    calls: dict[str, Call] = {
+        "amax": lambda: logits.amax(1),
+        "multinomial": lambda: torch.multinomial(_softmax(logits), 1),
+        "logits_max": lambda: backend.logits_max(logits, sampled),
+        "logits_max, greedy": lambda: backend.logits_max(logits, Options(vocab_size=vocab)),
+        "logits_group": lambda: backend.logits_group(logits, sampled),
+        "logits_top_k, k = 16": lambda: backend.logits_top_k(logits, sampled._replace(draws=16)),
+    }
+    if find_spec("flashinfer") is not None:
+        from flashinfer import sampling
+
+        calls["flashinfer"] = lambda: sampling.sampling_from_logits(logits, seed=1, offset=0)
+    return calls
+
+
+@partial(torch.compile, dynamic=True)
+def _softmax(logits: Tensor) -> Tensor:
+    return torch.softmax(logits.float(), 1)
 
 
 def _samplers(matmul: Call) -> dict[str, Call]:
     """Return what users have: a matmul that writes logits, and a sampler that reads them."""
-    torch._dynamo.reset()
-    softmax = torch.compile(lambda logits: torch.softmax(logits.float(), 1), dynamic=False)
-    calls: dict[str, Call] = {"multinomial": lambda: torch.multinomial(softmax(matmul()), 1)}
+    calls: dict[str, Call] = {"multinomial": lambda: torch.multinomial(_softmax(matmul()), 1)}
     if find_spec("flashinfer") is not None:
         from flashinfer import sampling
 
@@ -147,11 +182,11 @@ def _read_kernel(source, sums, count, BLOCK: tl.constexpr, LOADS: tl.constexpr):
 
 
 def read_bandwidth() -> float:
-    """Return gigabytes a second of a streaming read of 1 GiB, the best of several shapes."""
-    count = 1 << 28
+    """Return gigabytes a second of a streaming read of 4 GiB, the best of several shapes."""
+    count = 1 << 30
     source = torch.randint(-(1 << 31), 1 << 31, (count,), dtype=torch.int32, device="cuda")
     least = float("inf")
-    for block, loads in ((1024, 4), (1024, 8), (2048, 4), (2048, 8), (4096, 4), (4096, 8)):
+    for block, loads in product((1024, 2048, 4096), (4, 8, 16)):
         programs = triton.cdiv(count, block * loads)
         sums = torch.empty(programs, device="cuda")
         for _ in range(8):
@@ -211,15 +246,52 @@ def measure_shape(
         replace(lines)
 
 
+def compile_first(vocab: int, depth: int, batches: Iterable[int]) -> None:
+    """Compile the kernels of a shape in several processes."""
+    tasks = [(vocab, depth, rows, name) for name in OURS for rows in batches]
+    with ProcessPoolExecutor(min(len(tasks), 16), mp_context=get_context("spawn")) as pool:
+        list(pool.map(_call_once, tasks))
+
+
+def _call_once(task: tuple[int, int, int, str]) -> None:
+    vocab, depth, rows, name = task
+    zeros = partial(torch.zeros, dtype=torch.bfloat16, device="cuda")
+    _fused(zeros(rows, depth), zeros(vocab, depth))[name]()
+    torch.cuda.synchronize()
+
+
+def measure_logits(vocab: int, batches: Iterable[int], rounds: int) -> None:
+    """Measure samplers of bfloat16 logits in memory."""
+    bandwidth = read_bandwidth()
+    lines = []
+    for rows in batches:
+        logits = torch.randn(rows, vocab, device="cuda", dtype=torch.bfloat16)
+        floor = logits.numel() * 2 / bandwidth / 1e3
+        for name, (microseconds, memory) in measure(_from_logits(logits), rounds).items():
+            line = {"vocab": vocab, "rows": rows, "candidate": name}
+            line |= {"microseconds": f"{microseconds:.1f}", "floor_microseconds": f"{floor:.1f}"}
+            line |= {"of_the_bandwidth": f"{floor / microseconds:.3f}", "temporary_bytes": memory}
+            lines.append({**line, "rounds": rounds, **setting()})
+            print(*list(line.values()), sep="\t", flush=True)
+    write(LOGITS_FILE, lines)
+
+
 def replace(lines: list[dict[str, Any]]) -> None:
     """Write lines in place of those with the same key, in the order of the key."""
     kept = {tuple(row[name] for name in KEY): row for row in read(FILE)}
     kept |= {tuple(str(row[name]) for name in KEY): row for row in lines}
     order = sorted(kept.values(), key=lambda row: tuple(int(row[name]) for name in KEY[:3]))
-    with (RESULTS / FILE).open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, list(lines[0]), lineterminator="\n", extrasaction="ignore")
+    write(FILE, order, [*lines[0]])
+
+
+def write(name: str, lines: list[dict[str, Any]], columns: list[str] | None = None) -> None:
+    """Write a file of results."""
+    with (RESULTS / name).open("w", newline="") as stream:
+        writer = csv.DictWriter(
+            stream, columns or [*lines[0]], lineterminator="\n", extrasaction="ignore"
+        )
         writer.writeheader()
-        writer.writerows(order)
+        writer.writerows(lines)
 
 
 def measured_rows() -> dict[tuple[int, int], dict[int, dict[str, dict[str, str]]]]:
@@ -330,12 +402,19 @@ def main() -> None:
     measuring.add_argument("--rows", type=int, nargs="+", default=ROWS)
     measuring.add_argument("--rounds", type=int, default=60)
     measuring.add_argument("--only", nargs="+", default=[], help="candidates beside the yardstick")
+    of_logits = commands.add_parser("logits")
+    of_logits.add_argument("--rows", type=int, nargs="+", default=[64, 256])
+    of_logits.add_argument("--rounds", type=int, default=60)
     commands.add_parser("table")
     commands.add_parser("figures")
     asked = parser.parse_args()
     if asked.command == "measure":
         torch.manual_seed(0)
+        compile_first(asked.vocab, asked.depth, asked.rows)
         measure_shape(asked.vocab, asked.depth, asked.rows, asked.rounds, asked.only)
+    elif asked.command == "logits":
+        torch.manual_seed(0)
+        measure_logits(SHAPES[0][0], asked.rows, asked.rounds)
     elif asked.command == "table":
         print(table())
     else:

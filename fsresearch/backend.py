@@ -8,6 +8,7 @@ Kernels are imported when a call first needs them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -79,7 +80,7 @@ def triton_available() -> bool:
     >>> triton_available() <= torch.cuda.is_available()
     True
     """
-    return torch.cuda.is_available() and find_spec("triton") is not None
+    return torch.cuda.is_available() and _has_triton()
 
 
 def choose(hidden: Tensor, weight: Tensor, *, start: int = 0, form: str | None = None) -> Choice:
@@ -339,7 +340,7 @@ def diagnosis(
         tiles = configs.choose(form, rows)._asdict()
     available = {
         "torch": torch.__version__,
-        "triton": version("triton") if find_spec("triton") is not None else "not installed",
+        "triton": version("triton") if _has_triton() else "not installed",
         "device": named,
         "forms": ", ".join(able),
     }
@@ -383,7 +384,7 @@ def _obstacle_anywhere(rows: Tensor, stop: int, start: int) -> str | None:
     """Say why no kernel can serve rows [B, n] of the global ids [start, stop)."""
     if rows.device.type != "cuda":
         return f"the tensors are on {rows.device.type}"
-    if find_spec("triton") is None:
+    if not _has_triton():
         return "triton is not installed"
     if 0 in rows.shape or stop == start:
         return "there is nothing to read"
@@ -393,3 +394,9 @@ def _obstacle_anywhere(rows: Tensor, stop: int, start: int) -> str | None:
         return "the first id is no multiple of 64"
     capability = torch.cuda.get_device_capability(rows.device)
     return None if capability >= (8, 0) else f"capability {capability} is below (8, 0)"
+
+
+@cache
+def _has_triton() -> bool:
+    """Say whether Triton is installed; to look takes longer than a launch."""
+    return find_spec("triton") is not None
