@@ -20,7 +20,7 @@ import csv
 import statistics
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from itertools import product
 from multiprocessing import get_context
@@ -94,7 +94,7 @@ def _from_logits(logits: Tensor) -> dict[str, Call]:
     sampled = Options(vocab_size=vocab, seeds=seeds, positions=positions)
     calls: dict[str, Call] = {
         "amax": lambda: logits.amax(1),
-        "multinomial": lambda: torch.multinomial(_softmax(logits), 1),
+        "multinomial": lambda: torch.multinomial(_compiled_softmax()(logits), 1),
         "logits_max": lambda: backend.logits_max(logits, sampled),
         "logits_max, greedy": lambda: backend.logits_max(logits, Options(vocab_size=vocab)),
         "logits_group": lambda: backend.logits_group(logits, sampled),
@@ -107,14 +107,16 @@ def _from_logits(logits: Tensor) -> dict[str, Call]:
     return calls
 
 
-@partial(torch.compile, dynamic=True)
-def _softmax(logits: Tensor) -> Tensor:
-    return torch.softmax(logits.float(), 1)
+@cache
+def _compiled_softmax() -> Callable[[Tensor], Tensor]:
+    return torch.compile(lambda logits: torch.softmax(logits.float(), 1), dynamic=True)
 
 
 def _samplers(matmul: Call) -> dict[str, Call]:
     """Return what users have: a matmul that writes logits, and a sampler that reads them."""
-    calls: dict[str, Call] = {"multinomial": lambda: torch.multinomial(_softmax(matmul()), 1)}
+    calls: dict[str, Call] = {
+        "multinomial": lambda: torch.multinomial(_compiled_softmax()(matmul()), 1)
+    }
     if find_spec("flashinfer") is not None:
         from flashinfer import sampling
 
