@@ -25,6 +25,7 @@ from fsresearch.backend import Options
 from fsresearch.noise import derive_seeds
 from fsresearch.verify import verify
 from fsresearch.verify.sampler import Drawn, Request, Sampler
+from fsresearch.verify.samplers import OWN
 from fsresearch.verify.trial import BUDGETS
 
 FORMS = {
@@ -37,27 +38,18 @@ FORMS = {
 }
 VOCAB = 151_936
 ELEMENTS = 1 << 29
-FEATURES = {
-    "seed",
-    "row-seeds",
-    "position",
-    "temperature",
-    "greedy",
-    "vocab-size",
-    "scores",
-    "half-logits",
-    "batch-invariant",
-    "marks-invalid",
+# What the front door's samplers offer and a bare kernel does not.
+NOT_OFFERED = {
+    *("log-prob", "empty-batch"),
+    *("width", "shards", "tile-invariant", "shard-invariant"),
 }
-ONE_BY_ONE = {"num-samples", "draw-prefix"}
-TOGETHER = {"without-replacement", "threshold", "order-prefix"}
 
 
 def sampler(kernel: str, form: str, vocab: int) -> Sampler:
     """Return a kernel as the bench sees it."""
-    more = TOGETHER if kernel.endswith("top_k") else ONE_BY_ONE
+    own = OWN["gumbel-top-k" if kernel.endswith("top_k") else "gumbel-max"]
     draw = partial(draw_by, kernel, form, vocab)
-    return Sampler(f"{kernel}, {form}", draw, frozenset(FEATURES | more))
+    return Sampler(f"{kernel}, {form}", draw, own.features - NOT_OFFERED)
 
 
 def draw_by(kernel: str, form: str, vocab: int, request: Request) -> Drawn:

@@ -24,6 +24,7 @@ import torch
 from bench_rows import append
 from kernel_heads import Head, answer, differences, exact_head, mass_error
 from kernel_setting import setting
+from torch import Tensor
 
 from fsresearch import backend
 
@@ -75,18 +76,13 @@ def twisted(trial: Trial, device: str) -> Head:
     sizes = trial.rows, trial.vocab, trial.depth
     head = exact_head(generator, *sizes, trial.dtype, trial.options).calling(trial.kernel)
     hidden, weight, options, _ = head
-    # Hidden states in columns are copied, so the weight is what is laid out oddly, or the logits.
-    laid_out = hidden if trial.kernel.startswith("logits") else weight
+    if trial.kernel.startswith("logits"):
+        hidden = _laid_out(hidden, trial.twist)
+    else:
+        weight = _laid_out(weight, trial.twist)
     match trial.twist:
         case "by columns":
             hidden = hidden.T.contiguous().T
-        case "off by one":
-            flat = torch.empty(laid_out.numel() + 1, dtype=laid_out.dtype, device=device)
-            laid_out = flat[1:].view(laid_out.shape).copy_(laid_out)
-        case "every other row":
-            rows, columns = laid_out.shape
-            spaced = torch.full((2 * rows, columns + 8), torch.nan, device=device)
-            laid_out = spaced.to(laid_out.dtype)[::2, :columns].copy_(laid_out)
         case "nan":
             hidden = hidden.clone()
             hidden[trial.rows // 2, hidden.shape[1] // 2] = torch.nan
@@ -94,12 +90,17 @@ def twisted(trial: Trial, device: str) -> Head:
             bad = torch.tensor([-1.0, torch.nan, torch.inf, 1e-9, 1.0], device=device)
             temperature = bad.repeat(-(-trial.rows // 5))[: trial.rows]
             options = options._replace(temperature=temperature, inverse=1.0)
-    if trial.twist in ("off by one", "every other row"):
-        if trial.kernel.startswith("logits"):
-            hidden = laid_out
-        else:
-            weight = laid_out
     return Head(hidden, weight, options, trial.kernel)
+
+
+def _laid_out(matrix: Tensor, twist: str) -> Tensor:
+    """Return a matrix as it is, off the alignment of its dtype, or with gaps between its rows."""
+    rows, columns = matrix.shape
+    if twist == "off by one":
+        return torch.cat([matrix.new_zeros(1), matrix.flatten()])[1:].view(rows, columns)
+    if twist == "every other row":
+        return matrix.new_full((2 * rows, columns + 8), torch.nan)[::2, :columns].copy_(matrix)
+    return matrix
 
 
 def compare(trial: Trial, head: Head) -> tuple[float, list[dict[str, Any]]]:
