@@ -13,15 +13,16 @@ Three parts, on heads whose matmul is exact (`kernel_heads`):
     python experiments/kernel_identity.py --kernel lm_head_group
     python experiments/kernel_identity.py --small               a few rows on the CPU, to look at
 
-It appends to kernel_identity.csv and kernel_identity_differences.csv in experiments/results.
-Several processes compile the kernels first.
+It appends to kernel_identity.csv and kernel_identity_differences.csv in experiments/results, part
+by part. Several processes compile the kernels first, then share the rows of the first part.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
+from functools import partial
 from itertools import chain
 from multiprocessing import get_context
 from typing import Any, NamedTuple
@@ -85,8 +86,14 @@ class Case(NamedTuple):
 
     def compiles(self) -> tuple[Any, ...]:
         """Name what Triton compiles for it: integers count by being 1, or multiples of 16."""
-        config = self.config or choose(self.form, self.batch)
         sizes = self.batch == 1, self.batch % 16 == 0, self.vocab % 16 == 0
+        config: Config | None = None
+        if not self.kernel.startswith("logits"):
+            heavy = self.kernel == "lm_head_top_k" or any(
+                name.endswith(("bias", "mask")) or name.startswith("packed")
+                for name in self.options
+            )
+            config = self.config or choose(self.form, self.batch, heavy=heavy)
         return self.kernel, self.options, self.dtype, config, *sizes
 
 
@@ -214,11 +221,10 @@ def _compile(case: Case) -> None:
     torch.cuda.synchronize()
 
 
-def compile_all(cases: Iterable[Case], workers: int) -> None:
+def compile_all(cases: Iterable[Case], pool: Executor) -> None:
     """Run each kernel once in one of several processes, which leave it in Triton's cache."""
     kernels = {case.compiles(): case for case in cases}
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        list(pool.map(_compile, kernels.values()))
+    list(pool.map(_compile, kernels.values()))
     print(f"{len(kernels)} kernels compiled", flush=True)
 
 
@@ -258,7 +264,9 @@ def main() -> None:
     parser.add_argument("--kernel", default="lm_head_max", choices=KERNELS)
     parser.add_argument("--part", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--form", nargs="+", default=list(TABLES), choices=list(TABLES))
-    parser.add_argument("--workers", type=int, default=16, help="processes that compile")
+    parser.add_argument(
+        "--workers", type=int, default=16, help="processes that compile and compare"
+    )
     parser.add_argument("--small", action="store_true", help="a few rows on the CPU")
     asked = parser.parse_args()
     if asked.small:
@@ -281,11 +289,11 @@ def main() -> None:
         cases[part] = [case._replace(kernel=asked.kernel) for case in wanted]
         if of_logits:
             cases[part] = [*map(_of_logits, cases[part])]
-    compile_all(chain.from_iterable(cases.values()), asked.workers)
-    lines = [compare_with_reference(case, "cuda") for case in cases["reference"]]
-    lines += compare_configurations(cases["configurations"], "cuda")
-    lines += [compare_repeats(case, REPEATS, "cuda") for case in cases["repeats"]]
-    report(lines)
+    with ProcessPoolExecutor(asked.workers, mp_context=get_context("spawn")) as pool:
+        compile_all(chain.from_iterable(cases.values()), pool)
+        report(list(pool.map(partial(compare_with_reference, device="cuda"), cases["reference"])))
+    report([*compare_configurations(cases["configurations"], "cuda")])
+    report([compare_repeats(case, REPEATS, "cuda") for case in cases["repeats"]])
 
 
 if __name__ == "__main__":

@@ -65,4 +65,4 @@ def bits(options: Options, block_v: int, weight: Tensor) -> int:
         EVEN_VOCAB: options.vocab_size % block_v == 0,
         PTX: weight.is_cuda and torch.version.hip is None,
     }
-    return sum(int(flag.value) for flag, is_on in on.items() if is_on)
+    return sum(flag.value for flag, is_on in on.items() if is_on)

@@ -19,6 +19,8 @@ __all__ = [
     "peak",
     "pieces",
     "spread",
+    "united",
+    "united_pieces",
     "words_apart",
 ]
 
@@ -28,6 +30,13 @@ def halves(x):
     """Split [rows, columns] into its left and right halves."""
     x = tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2))
     return tl.split(tl.permute(x, (0, 2, 1)))
+
+
+@triton.jit
+def united(left, right):
+    """Undo `halves`."""
+    x = tl.permute(tl.join(left, right), (0, 2, 1))
+    return tl.reshape(x, (x.shape[0], 2 * x.shape[2]))
 
 
 @triton.jit
@@ -48,6 +57,13 @@ def pieces(x):
     p0, p1 = tl.split(low)
     p8, p9 = tl.split(high)
     return p0, p1, p8, p9
+
+
+@triton.jit
+def united_pieces(p0, p1, p8, p9):
+    """Undo `pieces`."""
+    x = tl.permute(tl.join(tl.join(p0, p1), tl.join(p8, p9)), (0, 3, 1, 2))
+    return tl.reshape(x, (x.shape[0], 16))
 
 
 @triton.jit

@@ -25,7 +25,7 @@ from fsresearch.kernels.merge.mass import add_mass, leave_mass
 from fsresearch.kernels.merge.packed import deliver, ordered, poison, score_of, submit
 from fsresearch.kernels.pieces import fill, first_piece, maximum, peak
 from fsresearch.kernels.rows import open_row_block
-from fsresearch.kernels.transform import transform
+from fsresearch.kernels.transform import foresee, settled, transform
 
 __all__ = ["close_rows", "lift", "lift_quads", "open_rows", "peek"]
 
@@ -41,10 +41,11 @@ def open_rows(row, column, args, FLAGS: tl.constexpr):
 
 
 @triton.jit
-def peek(rows, args, FLAGS: tl.constexpr):
-    """Load the shared bounds, early enough that nobody waits for them."""
+def peek(start, rows, args, FLAGS: tl.constexpr):
+    """Load the shared bounds, and what columns have, early enough that nobody waits for them."""
     held = tl.minimum(rows[2], args[3][3] - 1)
-    return tl.load(args[4][1] + held, cache_modifier=".cg")
+    bound = tl.load(args[4][1] + held, cache_modifier=".cg")
+    return bound, foresee(start, rows[2], args, FLAGS)
 
 
 @triton.jit
@@ -70,7 +71,7 @@ def lift_quads(logits, column, bound, rows, state, args, FLAGS: tl.constexpr):
 
 
 @triton.jit
-def close_rows(slot, slots, block, rows, state, args, FLAGS: tl.constexpr):
+def close_rows(slot, slots, band, rows, state, args, FLAGS: tl.constexpr):
     """Write a program's masses [slots, rows] and add its winners to those of all programs."""
     best, token, top, mass = state
     draws, num_rows = args[3][2], args[3][3]
@@ -82,7 +83,7 @@ def close_rows(slot, slots, block, rows, state, args, FLAGS: tl.constexpr):
     sound = tl.reduce(top, 1, maximum) < float("inf")
     poison(row, live & ~sound, args[4][0], draws, num_rows)
     tl.debug_barrier()
-    if tl.atomic_add(args[4][2] + block, 1) == slots - 1:
+    if tl.atomic_add(args[4][2] + band, 1) == slots - 1:
         deliver(row, live, args[4][0], args[4][3], args[4][4], draws, num_rows)
 
 
@@ -99,7 +100,7 @@ def _lift(logits, column, bound, rows, state, args, QUADS: tl.constexpr, FLAGS: 
         for draw in range(args[3][2]):
             _draw_one(logits, first, draw, rows, args, QUADS, FLAGS)
     else:
-        known = _known(bound, rows)
+        known = _known(settled(bound, args), rows)
         best, token = _race(logits, best, token, known, first, 0, rows, QUADS, FLAGS)
         higher = tl.max((rows[3] & (best > known)).to(tl.int32), 1) > 0
         shared = args[4][1] + tl.max(rows[2], 1)

@@ -36,8 +36,9 @@ def launch(
         return launch_max(hidden, weight, options, config, programs)
     rows, draws, device = len(hidden), options.columns, hidden.device
     slots, blocks = grid(rows, options.vocab_size, config, programs)
+    bands = blocks * config.bands
     keys_end = 2 * rows * draws
-    zeros = torch.zeros(keys_end + rows + blocks, dtype=torch.int32, device=device)
+    zeros = torch.zeros(keys_end + rows + bands, dtype=torch.int32, device=device)
     keys, words = zeros[:keys_end].view(torch.uint64), zeros[keys_end:].view(torch.uint32)
     masses = torch.empty((2, slots if options.log_mass else 0, rows), device=device)
     perturbed = torch.empty((rows, draws), device=device)

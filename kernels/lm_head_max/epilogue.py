@@ -39,7 +39,7 @@ from fsresearch.kernels.philox import (
 )
 from fsresearch.kernels.pieces import fill, first_piece, maximum, peak
 from fsresearch.kernels.rows import open_row_block
-from fsresearch.kernels.transform import transform
+from fsresearch.kernels.transform import foresee, settled, transform
 
 __all__ = ["close_rows", "lift", "open_rows", "peek"]
 
@@ -69,9 +69,10 @@ def open_rows(row, column, args, FLAGS: tl.constexpr):
 
 
 @triton.jit
-def peek(rows, args, FLAGS: tl.constexpr):
-    """Load the shared bounds, early enough that nobody waits for them."""
-    return tl.load(args[4][1] + tl.minimum(rows[2], args[3][3] - 1), cache_modifier=".cg")
+def peek(start, rows, args, FLAGS: tl.constexpr):
+    """Load the shared bounds, and what columns have, early enough that nobody waits for them."""
+    bound = tl.load(args[4][1] + tl.minimum(rows[2], args[3][3] - 1), cache_modifier=".cg")
+    return bound, foresee(start, rows[2], args, FLAGS)
 
 
 @triton.jit
@@ -98,7 +99,7 @@ def lift(logits, column, bound, rows, state, args, FLAGS: tl.constexpr):
         for draw in range(args[3][2]):
             _draw_one(logits, high, first, draw, rows, args, FLAGS)
     else:
-        floor = tl.maximum(floor, score_of(bound))
+        floor = tl.maximum(floor, score_of(settled(bound, args)))
         known = floor
         if SAMPLED & FLAGS:
             winner, pending, floor = _race(
@@ -113,7 +114,7 @@ def lift(logits, column, bound, rows, state, args, FLAGS: tl.constexpr):
 
 
 @triton.jit
-def close_rows(slot, slots, block, rows, state, args, FLAGS: tl.constexpr):
+def close_rows(slot, slots, band, rows, state, args, FLAGS: tl.constexpr):
     """Write a program's masses [slots, rows] and add its winners to those of all programs."""
     winner, pending, _, top, mass = state
     draws, num_rows = args[3][2], args[3][3]
@@ -129,7 +130,7 @@ def close_rows(slot, slots, block, rows, state, args, FLAGS: tl.constexpr):
     broken = live & ~(tl.reduce(top, 1, maximum) < float("inf"))
     poison(row, broken, keys, draws, num_rows)
     tl.debug_barrier()
-    if tl.atomic_add(arrived + block, 1) == slots - 1:
+    if tl.atomic_add(arrived + band, 1) == slots - 1:
         deliver(row, live, keys, perturbed, token, draws, num_rows)
 
 

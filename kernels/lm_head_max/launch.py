@@ -20,8 +20,9 @@ def launch(
     """Run one call: at most two launches, or four where the hidden rows need padding."""
     rows, device = len(hidden), hidden.device
     slots, blocks = grid(rows, options.vocab_size, config, programs)
+    bands = blocks * config.bands
     winners = rows * options.columns
-    scratch = torch.zeros(2 * winners + rows + blocks + 1, dtype=torch.int32, device=device)
+    scratch = torch.zeros(2 * winners + rows + bands + 1, dtype=torch.int32, device=device)
     keys = scratch[: 2 * winners].view(torch.uint64)
     bounds = scratch[2 * winners : 2 * winners + rows].view(torch.uint32)
     arrived = scratch[2 * winners + rows : -1].view(torch.uint32)

@@ -1,13 +1,16 @@
 """The Hopper form: from tiles of raw logits to lists of the rows' k best tokens; path-exact.
 
-A program keeps, for each of its rows, a list in memory of the k largest packed (score, token) keys
-that it has seen. It fills it from its first tile, best first (`lm_head_top_k.tile`). Of later tiles
-only tokens above a bound are scored (`lm_head_top_k.scan`); a tile with too many of them is emptied
-as the first was.
+A row has one list of packed (score, token) keys in memory, the k largest that any program has seen,
+where a key displaces a smaller one (`lm_head_top_k.scan`). The smallest of the list is a bound that
+all programs share: of a tile only the tokens above it are scored. So after a row's first n tokens
+about k in n of the next are, and nothing is left to merge.
 
-All programs share the bound. A row has k cells, each the largest of keys that no other cell was
-given, so k different tokens are at least as good as the smallest cell, and what is below it is not
-among the k best. Cells decide nothing; they live where the tokens will be returned.
+In its first tile a program knows nothing, and almost every token would be above its bound. So it
+posts the best of each strand (`kernels.pieces`) to k other cells of the row first, by a score that
+is surely not too large. Each cell is the largest of tokens that no other cell was given, so k
+different tokens are at least as good as the smallest cell, which is the bound of the first tile.
+
+Stale bounds cost time and decide nothing. A tile with too many tokens for them looks at them again.
 """
 
 from __future__ import annotations
@@ -15,22 +18,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fsresearch.kernels.lm_head_top_k.scan import NOTED, insert, note, settle
-from fsresearch.kernels.lm_head_top_k.tile import (
-    add_tile,
-    close_sums,
-    open_scored,
-    open_sums,
-    score_tile,
-    take_best,
-)
+from fsresearch.kernels.lm_head_max.scan import scan_rough
+from fsresearch.kernels.lm_head_top_k.scan import NOTED, note, settle
+from fsresearch.kernels.lm_head_top_k.tile import add_tile, close_sums, open_scored, open_sums
 from fsresearch.kernels.merge.packed import key, score_of
 from fsresearch.kernels.merge.ranked import NOTHING
+from fsresearch.kernels.philox import REFINE_BELOW, ROUGH_ERROR
 from fsresearch.kernels.pieces import fill, first_piece
 
 __all__ = ["close_rows", "lift", "open_rows", "peek"]
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
+_ROUGH_SCALE = tl.constexpr(-0.6931471805599453)
+_ALL = tl.constexpr(1 << 30)
+_LOOKS = tl.constexpr(8)
 
 
 @triton.jit
@@ -41,13 +42,11 @@ def open_rows(row, column, args, FLAGS: tl.constexpr):
     [columns]. ``args`` is what the launcher passes.
     """
     rows = open_scored(row, column, args, FLAGS)
-    none = fill(rows[2], 0).to(tl.uint64)
-    # Two keys that wait, the tiles so far, and those of `open_sums`.
-    return rows, (none, none, tl.program_id(0) * 0, open_sums(rows))
+    return rows, (tl.program_id(0) * 0, open_sums(rows))
 
 
 @triton.jit
-def peek(rows, args, FLAGS: tl.constexpr):
+def peek(start, rows, args, FLAGS: tl.constexpr):
     """Load nothing: bounds are better where they are used."""
     return 0
 
@@ -61,92 +60,92 @@ def lift(logits, column, early, rows, state, args, FLAGS: tl.constexpr):
         column: int32 [columns], local ids; the first is a multiple of 64.
         early: from `peek`.
         rows: from `open_rows`.
-        state: so far.
+        state: (tiles, sums) so far.
         args: from the launcher.
         FLAGS: the options that are on.
     """
-    younger, older, tiles, sums = state
+    tiles, sums = state
     logits, high, sums = add_tile(logits, column, rows, sums, args, FLAGS)
     first = first_piece(tl.broadcast_to(column[None, :], logits.shape)) + args[3][1]
     zero = fill(first, args[3][3] >> 30).to(tl.uint32)
-    bound, cell = _bound(first, rows, args)
-    noted = _nothing(first, zero)
-    if tiles > 0:
-        noted = _note(logits, noted, high, first, zero, bound, rows)
-    if (tiles == 0) | (tl.max(tl.max(noted[9], 1), 0) > NOTED):
-        _empty(score_tile(logits, rows, first, zero, 0, FLAGS), first, tiles, rows, args)
-    else:
-        x1, t1, w1, x2, t2, w2, x3, t3, w3, _ = noted
-        known = bound, cell, _entries(rows[2], rows, args).to(tl.int64), args[3][2]
-        younger, older = settle((younger, older), (x3, t3, w3), known, rows)
-        younger, older = settle((younger, older), (x2, t2, w2), known, rows)
-        younger, older = settle((younger, older), (x1, t1, w1), known, rows)
-    return younger, older, tiles + 1, sums
-
-
-@triton.jit
-def close_rows(slot, slots, block, rows, state, args, FLAGS: tl.constexpr):
-    """Complete a program's lists and write its masses [slots, rows]."""
-    younger, older, _, sums = state
-    entries = _entries(rows[2], rows, args).to(tl.int64)
-    insert(younger, entries, args[3][2])
-    insert(older, entries, args[3][2])
-    close_sums(slot, rows, sums, args, FLAGS)
-
-
-@triton.jit
-def _entries(row, rows, args):
-    """Return where the lists of rows begin, in lists [slots, rows, k]; programs are slot-major."""
-    k, num_rows = args[3][2], args[3][3]
-    slot = tl.program_id(0) // tl.cdiv(num_rows, rows[0].shape[0])
-    held = tl.minimum(row, num_rows - 1)
-    return args[4][0] + (slot.to(tl.int64) * num_rows + held) * k
-
-
-@triton.jit
-def _empty(scored, first, tiles, rows, args):
-    """Move the best of a tile to the lists, one of each row at a time, and to the cells.
-
-    Only what is above the bound moves, which other programs raise meanwhile. The first tile fills
-    the lists.
-    """
-    k, num_rows = args[3][2], args[3][3]
-    row = tl.max(rows[2], 1)
-    live = tl.max(rows[3].to(tl.int32), 1) > 0
-    slot = tl.program_id(0) // tl.cdiv(num_rows, row.shape[0])
-    list_of_row = _entries(row, rows, args)
-    entries = _entries(rows[2], rows, args).to(tl.int64)
-    cells = args[4][1] + tl.minimum(row, num_rows - 1).to(tl.int64) * k
-    nothing = fill(row, 0).to(tl.uint64)
-    rank = tiles * 0
-    some = rank + 1
-    while (rank < k) & (some > 0):
-        bound, _ = _bound(first, rows, args)
-        best, token, scored = take_best(scored, first)
-        mine = tl.where(live & (best > float("-inf")), key(best, token), 0)
-        above = mine > tl.max(bound, 1)
-        tl.atomic_max(cells + (slot + rank) % k, mine, mask=above, sem="relaxed")
-        some = tl.max(above.to(tl.int32), 0)
-        mine = tl.where(above, mine, 0)
-        if tiles == 0:
-            tl.store(list_of_row + rank, mine, mask=live)
-        else:
-            insert(tl.where((first >> 1 & 3) == 0, mine[:, None], 0), entries, k)
-        rank += 1
     if tiles == 0:
-        for rest in range(rank, k):
-            tl.store(list_of_row + rest, nothing, mask=live)
-    tl.debug_barrier()
+        _post(logits, first, zero, rows, args)
+    bound, place = _bound(first, tiles, rows, args)
+    quota = fill(first, _ALL)
+    looks = tiles * 0 + _LOOKS
+    most = looks
+    while most > 0:
+        x1, t1, x2, t2, count = _note(logits, quota, high, first, zero, bound, rows)
+        count += quota
+        most = tl.max(tl.max(count, 1), 0)
+        again = (most > NOTED) & (looks > 0)
+        if again:
+            # Perhaps other programs have raised the bound, or are about to.
+            newer, place = _bound(first, tiles, rows, args)
+            risen = rows[3] & ((newer > bound) | (newer == NOTHING))
+            again = tl.max(tl.max(risen.to(tl.int32), 1), 0) > 0
+            bound = tl.maximum(newer, bound)
+            looks -= 1
+        if not again:
+            known = bound, place, _entries(rows[2], args).to(tl.int64), args[3][2]
+            settle(x1, t1, known, rows, zero)
+            if most > 1:
+                settle(x2, t2, known, rows, zero)
+            # Those before the ones that were settled, which the same bound finds again.
+            quota = count - NOTED
+            most -= NOTED
+            looks = 0
+    return tiles + 1, sums
 
 
 @triton.jit
-def _bound(first, rows, args):
-    """Return (the smallest cell of each row, of each strand's share of them, its place)."""
-    k, num_rows = args[3][2], args[3][3]
-    cells = args[4][1] + tl.minimum(rows[2], num_rows - 1).to(tl.int64) * k
-    low, at = _smallest(cells, first >> 1 & 3, k)
-    bound = tl.maximum(tl.min(low, 1), NOTHING)[:, None]
-    return tl.where(rows[3], bound, 0xFFFFFFFFFFFFFFFF), (cells + at).to(tl.int64)
+def close_rows(slot, slots, band, rows, state, args, FLAGS: tl.constexpr):
+    """Write a program's masses [slots, rows], and break the lists of broken rows."""
+    close_sums(slot, 0, rows, state[1], args, FLAGS)
+
+
+@triton.jit
+def _entries(row, args):
+    """Return where the lists of rows begin, in cells [2, rows, k]: lists, then first bounds."""
+    return args[4][0] + tl.minimum(row, args[3][3] - 1).to(tl.int64) * args[3][2]
+
+
+@triton.jit
+def _own(first, rows, args):
+    """Return a cell of each strand, so that programs and strands are spread evenly."""
+    slot = tl.program_id(0) // tl.cdiv(args[3][3], rows[0].shape[0])
+    return (slot * 4 + (first >> 1 & 3)) % args[3][2]
+
+
+@triton.jit
+def _post(logits, first, zero, rows, args):
+    """Post the best of each strand of a first tile, by a lower bound of its score."""
+    _, _, _, live, scale, k0, k1, c2, c3 = rows
+    lowest = fill(first, float("-inf"))
+    state = (lowest, lowest, lowest, fill(first, -1), zero, zero)
+    address = (first, k0, k1, zero, c2, c3)
+    best, _, _, token, word, _ = scan_rough(logits, state, ~zero, scale * _ROUGH_SCALE, address, 0)
+    loss = tl.where(word < REFINE_BELOW, 1.0 / word.to(tl.float32), 0.0)
+    lower = best - (ROUGH_ERROR + tl.abs(best) * 5e-7) - loss
+    cell = (
+        _entries(rows[2], args)
+        + tl.cast(args[3][3], tl.int64) * args[3][2]
+        + _own(first, rows, args)
+    )
+    usable = live & (lower > float("-inf")) & (lower < float("inf"))
+    tl.atomic_max(cell, key(lower, token), mask=usable, sem="relaxed")
+
+
+@triton.jit
+def _bound(first, tiles, rows, args):
+    """Return (the bound of each row, the place in its list where a key should begin)."""
+    entries, place = _entries(rows[2], args), _own(first, rows, args)
+    if tiles == 0:
+        bound, _ = _smallest(entries + tl.cast(args[3][3], tl.int64) * args[3][2], first, args)
+    else:
+        bound, place = _smallest(entries, first, args)
+    bound = tl.maximum(bound, NOTHING)
+    return tl.where(rows[3], bound, 0xFFFFFFFFFFFFFFFF), place
 
 
 @triton.jit
@@ -161,26 +160,26 @@ def _largest_word(high, floor, scale):
 
 
 @triton.jit
-def _nothing(first, zero):
-    """Return three tokens that are none (logit, token, word), and their number."""
-    none = (fill(first, 0).to(tl.float32), fill(first, -1), zero)
-    return none + none + none + (fill(first, 0),)
+def _note(logits, quota, high, first, zero, bound, rows):
+    """Note up to a quota of the tokens of a tile that may be above the bound, the last two of them.
 
-
-@triton.jit
-def _note(logits, noted, high, first, zero, bound, rows):
-    """Note the tokens of a tile that may be above the bound."""
+    The quota changes while a tile is looked at. Tokens that would not depend on it would have the
+    first steps of Philox taken before, into more registers than there are.
+    """
     scale = rows[4]
+    first += quota & zero.to(tl.int32)
     floor = score_of((bound >> 32).to(tl.uint32))
     reach = (2.4e-5 + tl.abs(floor) * 6e-7 - floor) * _LOG2_E + tl.where(scale == 0.0, 0.0, 32.0)
     mask = tl.where(scale == 0.0, 0, 0xFFFFFFFF).to(tl.uint32)
-    known = _largest_word(high, floor, scale), reach, mask
-    return note(logits, noted, known, rows, first, zero, 0)
+    limit = tl.where(quota > 0, _largest_word(high, floor, scale), 0)
+    none = (fill(first, 0).to(tl.float32), fill(first, -1))
+    return note(logits, none + none + (-quota,), (limit, reach, mask), rows, first, zero, 0)
 
 
 @triton.jit
-def _smallest(cells, strand, k):
-    """Return the smallest key of each strand's share of a row's k cells, and its place."""
+def _smallest(cells, first, args):
+    """Return the smallest of each row's k cells, and its place; the strands share the reading."""
+    k, strand = args[3][2], first >> 1 & 3
     low = fill(strand, 0).to(tl.uint64) - 1
     at = strand
     for start in range(0, k, 16):
@@ -196,7 +195,8 @@ def _smallest(cells, strand, k):
         low, at = _smaller(low, at, c1, i1)
         low, at = _smaller(low, at, c2, i2)
         low, at = _smaller(low, at, c3, i3)
-    return low, at
+    smallest = fill(low, 0) + tl.min(low, 1)[:, None]
+    return smallest, fill(at, 0) + tl.max(tl.where(low == smallest, at, 0), 1)[:, None]
 
 
 @triton.jit

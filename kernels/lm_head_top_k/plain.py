@@ -34,7 +34,7 @@ def open_rows(row, column, args, FLAGS: tl.constexpr):
 
 
 @triton.jit
-def peek(rows, args, FLAGS: tl.constexpr):
+def peek(start, rows, args, FLAGS: tl.constexpr):
     """Load nothing."""
     return 0
 
@@ -57,11 +57,11 @@ def lift(logits, column, early, rows, state, args, FLAGS: tl.constexpr):
 
 
 @triton.jit
-def close_rows(slot, slots, block, rows, state, args, FLAGS: tl.constexpr):
+def close_rows(slot, slots, band, rows, state, args, FLAGS: tl.constexpr):
     """Write a program's lists [slots, rows, k] and its masses [slots, rows]."""
     kept, sums = state
     k, num_rows = args[3][2], args[3][3]
     place = tl.arange(0, LONGEST)[None, :]
     at = (slot.to(tl.int64) * num_rows + rows[0])[:, None] * k + place
     tl.store(args[4][0] + at, kept, mask=(rows[0] < num_rows)[:, None] & (place < k))
-    close_sums(slot, rows, sums, args, FLAGS)
+    close_sums(slot, slot.to(tl.int64), rows, sums, args, FLAGS)

@@ -81,17 +81,20 @@ def add_tile(logits, column, rows, sums, args, FLAGS: tl.constexpr):
 
 
 @triton.jit
-def close_sums(slot, rows, sums, args, FLAGS: tl.constexpr):
-    """Write a program's masses [slots, rows], and break the lists of rows with NaN or +inf."""
+def close_sums(slot, lists, rows, sums, args, FLAGS: tl.constexpr):
+    """Write a program's masses [slots, rows], and break lists of rows with NaN or +inf.
+
+    ``lists`` says which, in lists [lists, rows, k].
+    """
     top, mass = sums
     k, num_rows = args[3][2], args[3][3]
     row = tl.max(rows[2], 1)
     live = tl.max(rows[3].to(tl.int32), 1) > 0
     if LOG_MASS & FLAGS:
-        leave_mass(top, mass, row, live, slot, args[4][2], num_rows)
+        leave_mass(top, mass, row, live, slot, args[4][1], num_rows)
     tl.debug_barrier()
     broken = live & ~(tl.reduce(top, 1, maximum) < float("inf"))
-    poison((slot.to(tl.int64) * num_rows + row) * k, broken, args[4][0], 1, 0)
+    poison((row.to(tl.int64) + lists * num_rows) * k, broken, args[4][0], 1, 0)
 
 
 @triton.jit

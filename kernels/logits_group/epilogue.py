@@ -13,9 +13,10 @@ import triton.language as tl
 
 from fsresearch import noise
 from fsresearch.kernels.flags import LOG_MASS
-from fsresearch.kernels.lm_head_group.race import group_noise, race_strands
+from fsresearch.kernels.lm_head_group.race import race_strands, strands
 from fsresearch.kernels.merge.mass import leave_mass
 from fsresearch.kernels.merge.packed import poison, score_of, submit
+from fsresearch.kernels.philox import gumbel_from_bits, philox
 from fsresearch.kernels.pieces import fill, maximum
 from fsresearch.kernels.stream.units import open_race, peak_units, transform_units
 from fsresearch.kernels.transform import transform
@@ -27,40 +28,52 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def open_row(source, race, draws, unit, args, FLAGS: tl.constexpr):
+def open_row(source, race, draws, first, args, FLAGS: tl.constexpr):
     """Return (rows, state): what the row's tokens share, and the neutral summary."""
     rows = open_race(source, race, draws, args, _GROUP_STREAM, FLAGS)
-    group = _group_peaks(fill(unit[None, :], 0.0))
-    lowest = fill(group, float("-inf"))
-    return rows, (lowest, fill(group, 0.0).to(tl.int32) - 1, lowest, fill(group, 0.0))
+    high, group = _group_peaks(fill(first[None, :], 0.0), first)
+    lowest = fill(high, float("-inf"))
+    return rows, (lowest, fill(group, -1), float("-inf") + fill(race, 0.0), lowest, fill(high, 0.0))
 
 
 @triton.jit
-def lift(raw, unit, early, rows, state, args, FLAGS: tl.constexpr):
-    """Merge a tile into the state (best score, group, mass maximum, mass)."""
-    best, leader, top, mass = state
+def lift(raw, first, rows, state, args, FLAGS: tl.constexpr):
+    """Merge a tile into the state (best score, group, floor, mass maximum, mass).
+
+    A Gumbel is at most ``-log(word / 2**32)``. So one comparison without a logarithm tells which
+    groups may reach the floor, the program's best score. Most tiles have none, and scores are a
+    quarter of the instructions.
+    """
+    best, leader, floor, top, mass = state
     _, _, draw, _, greedy, k0, k1, _, c2, c3, _ = rows
-    x = transform_units(raw, unit, rows, args, FLAGS)
-    high = _group_peaks(peak_units(x))
+    x = transform_units(raw, first, rows, args, FLAGS)
+    high, group = _group_peaks(peak_units(x), first)
     shift = tl.where(high == float("-inf"), 0.0, high)
     total = _group_masses(x, shift)
-    group = tl.max(tl.reshape(unit >> 4, (unit.shape[0] // 16, 16)), 1) + (args[3][1] >> 6)
-    noise, _ = group_noise(group, draw, (0, 0, 0, 0, greedy, k0, k1, c2, c3))
-    score = high + tl.where(greedy, 0.0, tl.log(total)) + noise
-    leads = score > best
+    group += args[3][1] >> 6
+    c1 = (fill(group, 0) + draw).to(tl.uint32)
+    word, _, more, _ = philox(k0, k1, group.to(tl.uint32), c1, c2, c3)
+    slack = 1.6e-5 + tl.abs(floor) * 6e-7
+    limit = total * tl.exp2((high - floor + slack) * _LOG2_E + 32.0)
+    reaches = tl.where(greedy, 4294967296.0, word.to(tl.float32)) <= limit
+    if tl.max(reaches.to(tl.int32), 0) > 0:
+        noise = tl.where(greedy, 0.0, gumbel_from_bits(word, more))
+        score = high + tl.where(greedy, 0.0, tl.log(total)) + noise
+        leads = score > best
+        best, leader = tl.where(leads, score, best), tl.where(leads, group, leader)
+        floor = tl.max(best, 0)
+    merged = maximum(top, high)
     if LOG_MASS & FLAGS:
-        merged = maximum(top, high)
         about = tl.where(merged == float("-inf"), 0.0, merged)
         mass = mass * tl.exp2((top - about) * _LOG2_E)
         mass += total * tl.exp2((high - about) * _LOG2_E)
-    best = tl.where(leads, score, best)
-    return best, tl.where(leads, group, leader), maximum(top, high), mass
+    return best, leader, floor, merged, mass
 
 
 @triton.jit
 def close_row(slot, slots, rows, state, args, FLAGS: tl.constexpr):
     """Write a program's mass and add its winner to those of all programs."""
-    best, leader, top, mass = state
+    best, leader, _, top, mass = state
     keys, arrived, perturbed, token, left, races = args[4]
     row, draw, race = rows[0], rows[2], rows[3]
     here = race + tl.arange(0, 1)
@@ -84,43 +97,29 @@ def close_row(slot, slots, rows, state, args, FLAGS: tl.constexpr):
 @triton.jit
 def _choose(group, rows, args, FLAGS: tl.constexpr):
     """Return the token int32 that a group's own uniform chooses, from its logits in memory."""
-    row, factor, draw, _, greedy, k0, k1, _, c2, c3, _ = rows
-    first = group * 64 + tl.arange(0, 4) * 2
-    column = first - args[3][1]
-    x = _again(column, rows, args, 32, FLAGS)
+    row, factor, draw, _, greedy, k0, k1, _, c2, c3, source = rows
+    column = group * 64 - args[3][1] + tl.arange(0, 64)
+    at = source[0] + column.to(tl.int64) * source[1]
+    raw = tl.load(at, mask=column < args[3][0], other=float("-inf")).to(tl.float32)
+    x = strands(transform(raw[None, :], column, row, factor, args, FLAGS))
+    first = (group * 64 + tl.arange(0, 4) * 2)[None, :]
     lowest = fill(x[0], float("-inf"))
-    none = fill(first[None, :], -1)
     known = (row, factor, draw, draw, greedy, k0, k1, c2, c3)
-    _, token = race_strands(x, lowest, none, lowest, first[None, :], draw, known)
+    _, token = race_strands(x, lowest, fill(first, -1), lowest, first, draw, known)
     return tl.max(tl.max(token, 1), 0)
 
 
 @triton.jit
-def _again(column, rows, args, APART: tl.constexpr, FLAGS: tl.constexpr):
-    """Return a tuple of transformed logits [1, strands] of the row, from memory, in ascending id.
-
-    Args:
-        column: int32 [strands], their first.
-        rows: from `open_row`.
-        args: from the launcher.
-        APART: ids between the halves of a strand; 0 is a token.
-        FLAGS: the options that are on.
-    """
-    if APART == 0:
-        row_ptr, width, column_stride = rows[10]
-        at = row_ptr + column.to(tl.int64) * column_stride
-        raw = tl.load(at, mask=column < width, other=float("-inf")).to(tl.float32)
-        return (transform(raw[None, :], column, rows[0], rows[1], args, FLAGS),)
-    else:
-        NEXT: tl.constexpr = 1 if APART == 8 else APART // 2
-        left = _again(column, rows, args, NEXT, FLAGS)
-        return left + _again(column + APART, rows, args, NEXT, FLAGS)
+def _group_peaks(high, first):
+    """Return the groups' largest [groups] of the units' [1, units], and beside them their ids."""
+    high = tl.reshape(high, (high.shape[1] // 16, 16))
+    return tl.reduce((high, tl.reshape(first >> 6, high.shape)), 1, _peak_first)
 
 
 @triton.jit
-def _group_peaks(high):
-    """Return the groups' largest [groups] of the units' [1, units]; a NaN stays."""
-    return tl.reduce(tl.reshape(high, (high.shape[1] // 16, 16)), 1, maximum)
+def _peak_first(high, group, other, same):
+    """The larger, where a NaN stays, and the id, which both have."""
+    return maximum(high, other), group
 
 
 @triton.jit

@@ -16,56 +16,49 @@ from fsresearch.kernels.flags import LOG_MASS, PTX, SAMPLED, TEMPERATURE
 from fsresearch.kernels.lm_head_max.scan import absorb_defined
 from fsresearch.kernels.logits_max.scan import floor_of, scan
 from fsresearch.kernels.merge.mass import leave_mass
-from fsresearch.kernels.merge.packed import deliver, larger, ordered, poison, score_of, submit
+from fsresearch.kernels.merge.packed import deliver, ordered, poison, score_of, submit
 from fsresearch.kernels.philox import leaf_unit, philox
 from fsresearch.kernels.pieces import fill, maximum
 from fsresearch.kernels.stream.units import (
     add_units,
-    first_tokens,
+    beside,
     open_race,
     peak_units,
     transform_units,
 )
 
-__all__ = ["close_row", "lift", "open_row", "peek"]
+__all__ = ["close_row", "lift", "open_row"]
 
 _LEAF_STREAM = tl.constexpr(noise.LEAF << 24)
 
 
 @triton.jit
-def open_row(source, race, draws, unit, args, FLAGS: tl.constexpr):
+def open_row(source, race, draws, first, args, FLAGS: tl.constexpr):
     """Return (rows, state): what the row's tokens share, and the neutral summary."""
     rows = open_race(source, race, draws, args, _LEAF_STREAM, FLAGS)
-    like = unit[None, :]
+    like = first[None, :]
     lowest = fill(like, float("-inf"))
     return rows, (lowest, fill(like, -1), float("-inf") + fill(race, 0.0), lowest, fill(like, 0.0))
 
 
 @triton.jit
-def peek(rows, args, FLAGS: tl.constexpr):
-    """Load the row's key, early enough that nobody waits for it."""
-    return tl.load(args[4][0] + rows[3], cache_modifier=".cg")
-
-
-@triton.jit
-def lift(raw, unit, early, rows, state, args, FLAGS: tl.constexpr):
+def lift(raw, first, rows, state, args, FLAGS: tl.constexpr):
     """Merge a tile into the state (best, token, floor, mass maximum, mass)."""
     best, token, floor, top, mass = state
-    greedy = rows[4]
-    x = transform_units(raw, unit, rows, args, FLAGS)
+    x = transform_units(raw, first, rows, args, FLAGS)
     high = peak_units(x)
     if LOG_MASS & FLAGS:
         mass = add_units(x, high, top, mass)
     top = maximum(top, high)
-    first = first_tokens(unit)[None, :] + args[3][1]
+    first = first[None, :] + args[3][1]
     if not SAMPLED & FLAGS:
-        best, token = _argmax(x, first, best, token)
+        best, token = _argmax(x, high, first, best, token)
     elif not TEMPERATURE & FLAGS:
-        best, token, floor = _race(x, high, first, early, best, token, floor, rows, args, FLAGS)
-    elif greedy:
-        best, token = _argmax(x, first, best, token)
+        best, token, floor = _race(x, high, first, best, token, floor, rows, args, FLAGS)
+    elif rows[4]:
+        best, token = _argmax(x, high, first, best, token)
     else:
-        best, token, floor = _race(x, high, first, early, best, token, floor, rows, args, FLAGS)
+        best, token, floor = _race(x, high, first, best, token, floor, rows, args, FLAGS)
     return best, token, floor, top, mass
 
 
@@ -89,20 +82,22 @@ def close_row(slot, slots, rows, state, args, FLAGS: tl.constexpr):
 
 
 @triton.jit
-def _argmax(x, first, best, token):
-    """Keep the largest logits, the lowest ids on ties."""
-    best, token = larger(best, token, x[0], first)
-    best, token = larger(best, token, x[1], first + 16)
-    best, token = larger(best, token, x[2], first + 32)
-    return larger(best, token, x[3], first + 48)
+def _argmax(x, high, first, best, token):
+    """Keep the largest logits, the lowest ids on ties: tokens come in ascending order."""
+    last = tl.where(x[2] == high, 32, 48)
+    place = tl.where(x[0] == high, 0, tl.where(x[1] == high, 16, last))
+    take = high > best
+    return tl.where(take, high, best), tl.where(take, first + place, token)
 
 
 @triton.jit
-def _race(x, high, first, early, best, token, floor, rows, args, FLAGS: tl.constexpr):
+def _race(x, high, first, best, token, floor, rows, args, FLAGS: tl.constexpr):
     """Let a tile's tokens race; return (best, token, floor)."""
     _, _, _, race, _, k0, k1, c1, c2, c3, _ = rows
     if PTX & FLAGS:
         key = args[4][0] + race
+        early = _peek(key)
+        first = beside(first, high)
         words = philox(k0, k1, leaf_unit(first), c1, c2, c3)
         if floor == float("-inf"):
             floor = floor_of(x, words)
@@ -116,3 +111,16 @@ def _race(x, high, first, early, best, token, floor, rows, args, FLAGS: tl.const
             (best, token), zero, first >= 0, address, x[0], x[1], x[2], x[3]
         )
     return best, token, floor
+
+
+@triton.jit
+def _peek(key):
+    """Load a row's key as it is now: the pipeline would have loaded it some tiles ago."""
+    return tl.inline_asm_elementwise(
+        "ld.relaxed.gpu.global.b64 $0, [$1];",
+        "=l,l",
+        (key.to(tl.uint64),),
+        dtype=tl.uint64,
+        is_pure=False,
+        pack=1,
+    )

@@ -10,11 +10,10 @@ from fsresearch.kernels.merge.mass import merge_masses
 from fsresearch.kernels.merge.ranked import merge_lists
 from fsresearch.kernels.options import Options
 from fsresearch.kernels.stream.launch import Stream, run, slots
-from fsresearch.kernels.stream.units import no_peek
 
 __all__ = ["CONFIG", "launch"]
 
-CONFIG = Stream(512, 8, 4)
+CONFIG = Stream(128, 1, 12, 4)
 _MOST_SLOTS = 64
 
 
@@ -27,7 +26,7 @@ def launch(logits: Tensor, options: Options, programs: int) -> tuple[Tensor, Ten
     token = torch.empty((rows, k), dtype=torch.int64, device=device)
     left = torch.empty((2, shared if options.log_mass else 0, rows), device=device)
     outputs = lists, tuple(left), k
-    run(logits, options, CONFIG, (open_row, no_peek, lift, close_row), outputs, 1, shared)
+    run(logits, options, CONFIG, (open_row, lift, close_row), outputs, 1, shared)
     merge_lists(lists, perturbed, token)
     if options.log_mass:
         return perturbed, token, merge_masses(left)

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 __all__ = ["HOPPER", "PLAIN", "Config", "choose"]
 
+HEAVY_ROWS = 128
+
 
 class Config(NamedTuple):
     """Tiles of one kernel.
@@ -18,6 +20,7 @@ class Config(NamedTuple):
         block_d: depth of a step.
         warps: warps that hold the accumulator.
         stages: steps in flight.
+        bands: parts of the rows that run for themselves, each with its epilogue and its warps.
     """
 
     form: str
@@ -27,12 +30,13 @@ class Config(NamedTuple):
     block_d: int
     warps: int
     stages: int
+    bands: int = 1
 
 
 HOPPER = (
     Config("hopper", 64, 64, 128, 128, 4, 4),
     Config("hopper", 128, 128, 128, 64, 8, 6),
-    Config("hopper", 192, 64, 256, 64, 4, 5),
+    Config("hopper", 192, 192, 128, 64, 12, 5, 3),
     Config("hopper", 1 << 31, 128, 256, 64, 8, 4),
 )
 
@@ -43,11 +47,18 @@ PLAIN = (
 )
 
 
-def choose(form: str, rows: int) -> Config:
+def choose(form: str, rows: int, *, heavy: bool = False) -> Config:
     """Return the configuration of a form for a batch.
+
+    Args:
+        form: "plain" or "hopper".
+        rows: B.
+        heavy: whether the epilogue has much to look up in memory. Such calls take no larger tiles
+            than 128 rows do, beside which more registers are free.
 
     >>> choose("hopper", 100).block_b
     128
     """
     table = HOPPER if form == "hopper" else PLAIN
-    return next(config for config in table if rows <= config.max_rows)
+    fitting = min(rows, HEAVY_ROWS) if heavy else rows
+    return next(config for config in table if fitting <= config.max_rows)

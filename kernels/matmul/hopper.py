@@ -10,10 +10,10 @@ of a tile, made a call at B = 256 take 1.35 of cuBLAS's time, against 1.16 compu
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -46,14 +46,15 @@ def matmul_kernel(
     PEEK: gl.constexpr,
     LIFT: gl.constexpr,
     CLOSE: gl.constexpr,
+    BANDS: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     """Give every tile of ``hidden @ weight.T`` to an epilogue; numbered as the plain kernel is."""
-    BLOCK_B: gl.constexpr = hidden_desc.block_shape[0]
+    BAND: gl.constexpr = hidden_desc.block_shape[0]
     BLOCK_V: gl.constexpr = weight_desc.block_shape[0]
     BLOCK_D: gl.constexpr = hidden_desc.block_shape[1]
     hidden_ring = gl.allocate_shared_memory(
-        hidden_desc.dtype, [STAGES, BLOCK_B, BLOCK_D], hidden_desc.layout
+        hidden_desc.dtype, [STAGES * BANDS, BAND, BLOCK_D], hidden_desc.layout
     )
     weight_ring = gl.allocate_shared_memory(
         weight_desc.dtype, [STAGES, BLOCK_V, BLOCK_D], weight_desc.layout
@@ -62,76 +63,46 @@ def matmul_kernel(
     emptied = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
         mbarrier.init(filled.index(stage), count=1)
-        mbarrier.init(emptied.index(stage), count=1)
+        mbarrier.init(emptied.index(stage), count=BANDS)
     fence_async_shared()
-    blocks = (num_rows + BLOCK_B - 1) // BLOCK_B
+    blocks = (num_rows + BAND * BANDS - 1) // (BAND * BANDS)
     block = gl.program_id(0) % blocks
     slot = gl.program_id(0) // blocks
     tiles = (num_columns + BLOCK_V - 1) // BLOCK_V
-    gl.warp_specialize(
-        [
-            (
-                _multiply,
-                (
-                    hidden_ring,
-                    weight_ring,
-                    filled,
-                    emptied,
-                    block,
-                    slot,
-                    slots,
-                    tiles,
-                    depth,
-                    args,
-                    FLAGS,
-                    OPEN,
-                    PEEK,
-                    LIFT,
-                    CLOSE,
-                ),
-            ),
-            (
-                _copy,
-                (
-                    hidden_desc,
-                    weight_desc,
-                    hidden_ring,
-                    weight_ring,
-                    filled,
-                    emptied,
-                    block,
-                    slot,
-                    slots,
-                    tiles,
-                    depth,
-                ),
-            ),
-        ],
-        [1],
-        [PRODUCER_REGISTERS],
-    )
+    rings = hidden_ring, weight_ring, filled, emptied
+    place = block, slot, slots, tiles, depth
+    copy = rings, place, hidden_desc, weight_desc
+    if BANDS == 1:
+        gl.warp_specialize(
+            [(_multiply, (rings, place, 0, args, FLAGS, OPEN, PEEK, LIFT, CLOSE)), (_copy, copy)],
+            [1],
+            [PRODUCER_REGISTERS],
+        )
+    else:
+        gl.static_assert(BANDS == 3, "one band, or three")
+        gl.warp_specialize(
+            [
+                (_multiply, (rings, place, 0, args, FLAGS, OPEN, PEEK, LIFT, CLOSE)),
+                (_multiply, (rings, place, 1, args, FLAGS, OPEN, PEEK, LIFT, CLOSE)),
+                (_multiply, (rings, place, 2, args, FLAGS, OPEN, PEEK, LIFT, CLOSE)),
+                (_copy, copy),
+            ],
+            [4, 4, 1],
+            [160, 160, PRODUCER_REGISTERS],
+        )
 
 
 @gluon.jit
-def _copy(
-    hidden_desc,
-    weight_desc,
-    hidden_ring,
-    weight_ring,
-    filled,
-    emptied,
-    block,
-    slot,
-    slots,
-    tiles,
-    depth,
-):
+def _copy(rings, place, hidden_desc, weight_desc):
     """Fill the ring, a step of both operands at a time."""
-    STAGES: gl.constexpr = hidden_ring.shape[0]
-    BLOCK_B: gl.constexpr = hidden_desc.block_shape[0]
+    hidden_ring, weight_ring, filled, emptied = rings
+    block, slot, slots, tiles, depth = place
+    STAGES: gl.constexpr = weight_ring.shape[0]
+    BANDS: gl.constexpr = hidden_ring.shape[0] // STAGES
+    BAND: gl.constexpr = hidden_ring.shape[1]
     BLOCK_V: gl.constexpr = weight_desc.block_shape[0]
-    BLOCK_D: gl.constexpr = hidden_desc.block_shape[1]
-    BYTES: gl.constexpr = hidden_desc.block_type.nbytes + weight_desc.block_type.nbytes
+    BLOCK_D: gl.constexpr = weight_desc.block_shape[1]
+    BYTES: gl.constexpr = BANDS * hidden_desc.block_type.nbytes + weight_desc.block_type.nbytes
     stage = 0
     phase = 1
     for tile in range(slot, tiles, slots):
@@ -139,7 +110,10 @@ def _copy(
             mbarrier.wait(emptied.index(stage), phase)
             bar = filled.index(stage)
             mbarrier.expect(bar, BYTES)
-            copy_box(hidden_desc, [block * BLOCK_B, offset], bar, hidden_ring.index(stage))
+            for band in gl.static_range(BANDS):
+                row = (block * BANDS + band) * BAND
+                box = hidden_ring.index(stage * BANDS + band)
+                copy_box(hidden_desc, [row, offset], bar, box)
             copy_box(weight_desc, [tile * BLOCK_V, offset], bar, weight_ring.index(stage))
             stage += 1
             if stage == STAGES:
@@ -149,15 +123,9 @@ def _copy(
 
 @gluon.jit
 def _multiply(
-    hidden_ring,
-    weight_ring,
-    filled,
-    emptied,
-    block,
-    slot,
-    slots,
-    tiles,
-    depth,
+    rings,
+    place,
+    INDEX: gl.constexpr,
     args,
     FLAGS: gl.constexpr,
     OPEN: gl.constexpr,
@@ -165,30 +133,30 @@ def _multiply(
     LIFT: gl.constexpr,
     CLOSE: gl.constexpr,
 ):
-    """Multiply tile after tile, each followed by its epilogue."""
-    STAGES: gl.constexpr = hidden_ring.shape[0]
-    BLOCK_B: gl.constexpr = hidden_ring.shape[1]
+    """Multiply a band's rows with tile after tile, each followed by its epilogue."""
+    hidden_ring, weight_ring, filled, emptied = rings
+    block, slot, slots, tiles, depth = place
+    STAGES: gl.constexpr = weight_ring.shape[0]
+    BANDS: gl.constexpr = hidden_ring.shape[0] // STAGES
+    BAND: gl.constexpr = hidden_ring.shape[1]
     BLOCK_V: gl.constexpr = weight_ring.shape[1]
-    BLOCK_D: gl.constexpr = hidden_ring.shape[2]
-    WARPS: gl.constexpr = gl.num_warps()
-    ACROSS: gl.constexpr = WARPS // 4 if BLOCK_B == 64 else 1
+    BLOCK_D: gl.constexpr = weight_ring.shape[2]
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0],
-        warps_per_cta=[WARPS // ACROSS, ACROSS],
-        instr_shape=[16, BLOCK_V // ACROSS, 16],
+        version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, BLOCK_V, 16]
     )
-    row = block * BLOCK_B + gl.arange(0, BLOCK_B, layout=gl.SliceLayout(1, LAYOUT))
+    band = block * BANDS + INDEX
+    row = band * BAND + gl.arange(0, BAND, layout=gl.SliceLayout(1, LAYOUT))
     columns = gl.arange(0, BLOCK_V, layout=gl.SliceLayout(0, LAYOUT))
     rows, state = OPEN(row, columns, args, FLAGS)
     stage = 0
     phase = 0
     for tile in range(slot, tiles, slots):
-        bound = PEEK(rows, args, FLAGS)
-        logits = gl.zeros((BLOCK_B, BLOCK_V), gl.float32, layout=LAYOUT)
+        bound = PEEK(tile * BLOCK_V, rows, args, FLAGS)
+        logits = gl.zeros((BAND, BLOCK_V), gl.float32, layout=LAYOUT)
         for offset in range(0, depth, BLOCK_D):
             mbarrier.wait(filled.index(stage), phase)
             token = warpgroup_mma(
-                hidden_ring.index(stage),
+                hidden_ring.index(stage * BANDS + INDEX),
                 weight_ring.index(stage).permute((1, 0)),
                 logits,
                 is_async=True,
@@ -204,7 +172,7 @@ def _multiply(
         mbarrier.arrive(emptied.index((stage + STAGES - 1) % STAGES), count=1)
         column = tile * BLOCK_V + columns
         state = LIFT(logits, column, bound, rows, state, args, FLAGS)
-    CLOSE(slot, slots, block, rows, state, args, FLAGS)
+    CLOSE(slot, slots, band, rows, state, args, FLAGS)
 
 
 def run_hopper(
@@ -219,14 +187,16 @@ def run_hopper(
 ) -> None:
     """Launch the kernel on bfloat16 or float16 operands that TMA can address."""
     rows, depth = hidden.shape
-    blocks = triton.cdiv(rows, config.block_b)
+    blocks = -(-rows // config.block_b)
     short = blocks * config.block_b - rows
     if not short and not _addressable(hidden):
         hidden = hidden.clone(memory_format=torch.contiguous_format)
     if short:
         hidden = torch.nn.functional.pad(hidden, (0, 0, 0, short))
     matmul_kernel[(slots * blocks,)](
-        _descriptor(hidden, blocks * config.block_b, config.block_b, config.block_d),
+        _descriptor(
+            hidden, blocks * config.block_b, config.block_b // config.bands, config.block_d
+        ),
         _descriptor(weight, vocab_size, config.block_v, config.block_d),
         rows,
         vocab_size,
@@ -235,8 +205,9 @@ def run_hopper(
         args,
         flags,
         *hooks,
+        config.bands,
         config.stages,
-        num_warps=config.warps,
+        num_warps=config.warps // config.bands,
         enable_fp_fusion=False,
     )
 
@@ -250,8 +221,14 @@ def _addressable(matrix: Tensor) -> bool:
 
 def _descriptor(matrix: Tensor, rows: int, block_rows: int, block_depth: int) -> TensorDescriptor:
     """Describe rows of a matrix to TMA in boxes of a tile."""
-    dtype = gl.bfloat16 if matrix.dtype == torch.bfloat16 else gl.float16
-    layout = gl.NVMMASharedLayout.get_default_for([block_rows, block_depth], dtype)
+    layout = _shared_layout(matrix.dtype, block_rows, block_depth)
     return TensorDescriptor(
         matrix, [rows, matrix.shape[1]], list(matrix.stride()), [block_rows, block_depth], layout
     )
+
+
+@cache
+def _shared_layout(dtype: torch.dtype, block_rows: int, block_depth: int) -> Any:
+    """Return the layout of a box in shared memory; to make it takes as long as to launch."""
+    element = gl.bfloat16 if dtype == torch.bfloat16 else gl.float16
+    return gl.NVMMASharedLayout.get_default_for([block_rows, block_depth], element)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from fsresearch.kernels import flags
@@ -21,8 +20,7 @@ Hooks = tuple[Callable[..., Any], ...]
 
 def grid(rows: int, vocab_size: int, config: Config, programs: int) -> tuple[int, int]:
     """Return (slots, blocks): programs along the vocabulary, and blocks of rows."""
-    blocks = triton.cdiv(rows, config.block_b)
-    tiles = triton.cdiv(vocab_size, config.block_v)
+    blocks, tiles = -(-rows // config.block_b), -(-vocab_size // config.block_v)
     return max(min(tiles, programs // blocks), 1), blocks
 
 

@@ -51,7 +51,7 @@ def matmul_kernel(
         column = tile * BLOCK_V + tl.arange(0, BLOCK_V)
         held = tl.minimum(column, num_columns - 1).to(tl.int64)
         weight_ptrs = weight_ptr + held[None, :] * weight_row_stride
-        bound = PEEK(rows, args, FLAGS)
+        bound = PEEK(tile * BLOCK_V, rows, args, FLAGS)
         logits = tl.zeros((BLOCK_B, BLOCK_V), tl.float32)
         for start in range(0, depth, BLOCK_D):
             offs = (start + inner).to(tl.int64)

@@ -26,17 +26,19 @@ class Stream(NamedTuple):
         units: of four tokens, in a tile.
         warps: that hold it.
         resident: programs that a multiprocessor holds at once.
+        stages: tiles of a program that are in shared memory or in hand, at least 2.
     """
 
     units: int
     warps: int
     resident: int
+    stages: int
 
 
 def slots(races: int, vocab_size: int, config: Stream, programs: int) -> int:
     """Return how many programs share a race: all run at once where they can, and end together.
 
-    >>> slots(64, 151_936, Stream(512, 4, 8), 132), slots(10_000, 300, Stream(512, 4, 8), 132)
+    >>> slots(64, 151_936, Stream(512, 4, 8, 4), 132), slots(10_000, 300, Stream(512, 4, 8, 4), 132)
     (15, 1)
     """
     tiles = triton.cdiv(vocab_size, config.units * 4)
@@ -82,22 +84,19 @@ def run(
         logits: [B, V].
         options: with ``vocab_size``.
         config: the tiles.
-        hooks: (open, peek, lift, close) of the epilogue.
+        hooks: (open, lift, close) of the epilogue.
         outputs: what the epilogue alone knows; it finds them as ``args[4]``.
         draws: races a row.
         slots: programs a race.
     """
-    rows, columns = logits.shape
-    vocab = options.vocab_size
-    width = min(columns, triton.cdiv(vocab, 64) * 64)
+    rows = len(logits)
     bits = flags.bits(options, 1, logits)
-    if width != vocab or options.logit_scale is not None or options.softcap is not None:
+    if options.logit_scale is not None or options.softcap is not None:
         bits &= ~int(flags.EVEN_VOCAB.value)
-    aligned = width % _ALIGNED == 0 and logits.stride(0) % _ALIGNED == 0
-    apart = _ALIGNED if aligned and logits.stride(1) == 1 else 1
+    aligned = logits.stride(0) % _ALIGNED == 0 and logits.stride(1) == 1
+    apart = _ALIGNED if aligned else 1
     stream_kernel[(rows * draws * slots,)](
         logits,
-        width // apart,
         logits.stride(0) // apart,
         logits.stride(1),
         slots,
@@ -106,6 +105,7 @@ def run(
         bits,
         *hooks,
         config.units,
+        config.stages,
         apart,
         num_warps=config.warps,
         enable_fp_fusion=False,

@@ -14,7 +14,7 @@ from fsresearch.kernels.pieces import maximum
 from fsresearch.kernels.rows import row_noise
 from fsresearch.kernels.transform import inverse_temperature, transform
 
-__all__ = ["add_units", "first_tokens", "no_peek", "open_race", "peak_units", "transform_units"]
+__all__ = ["add_units", "beside", "open_race", "peak_units", "transform_units"]
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -24,7 +24,7 @@ def open_race(source, race, draws, args, STREAM: tl.constexpr, FLAGS: tl.constex
     """Return (row [1], factor [1], draw, race, greedy, k0, k1, c1, c2, c3, source), most scalars.
 
     Args:
-        source: (pointer to the row, its width, its columns' stride).
+        source: (pointer to the row, its columns' stride).
         race: int32, the number of a draw of a row.
         draws: a row.
         args: from the launcher.
@@ -41,22 +41,21 @@ def open_race(source, race, draws, args, STREAM: tl.constexpr, FLAGS: tl.constex
 
 
 @triton.jit
-def no_peek(rows, args, FLAGS: tl.constexpr):
-    """Load nothing before a tile."""
-    return 0
+def beside(value, like):
+    """Lay int32 out as float32 that come from memory.
+
+    The compiler lays numbers that it makes itself out in its own way, and then takes what follows
+    from them, such as the words of Philox, through shared memory at every tile.
+    """
+    return tl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r,f", (value, like), dtype=tl.int32, is_pure=True, pack=1
+    )
 
 
 @triton.jit
-def first_tokens(unit):
-    """Return the local id int32 of the first of four tokens of units."""
-    return unit // 16 * 64 + unit % 16
-
-
-@triton.jit
-def transform_units(raw, unit, rows, args, FLAGS: tl.constexpr):
+def transform_units(raw, first, rows, args, FLAGS: tl.constexpr):
     """Return the transformed logits float32 of a tile."""
     x0, x1, x2, x3 = raw
-    first = first_tokens(unit)
     return (
         transform(x0.to(tl.float32), first, rows[0], rows[1], args, FLAGS),
         transform(x1.to(tl.float32), first + 16, rows[0], rows[1], args, FLAGS),

@@ -65,8 +65,12 @@ def test_each_option_alone(option: str, config: Config) -> None:
 
 @pytest.mark.parametrize("config", HOPPER, ids=str)
 def test_an_accumulator_stays_in_registers(config: Config, tmp_path: Path) -> None:
-    """A spilled one costs everything; some words of the rows' state cost little."""
-    assert spilled(compiled(config, ()), config, tmp_path) <= 0.3
+    """A spilled one costs everything; some words of the rows' state cost little.
+
+    Threads of three bands have 160 registers, and half as many accumulators.
+    """
+    most = 0.3 if config.bands == 1 else 0.6
+    assert spilled(compiled(config, ()), config, tmp_path) <= most
 
 
 @pytest.mark.deep

@@ -35,7 +35,7 @@ def compiled(config: Config, options: tuple[str, ...]) -> Any:
 def test_a_group_costs_a_vote_where_it_cannot_win(config: Config) -> None:
     ptx = compiled(config, ()).asm["ptx"]
     groups = config.block_b * 4 // (32 * config.warps) * (config.block_v // 64)
-    assert ptx.count("vote.sync.any") == 2 * groups
+    assert ptx.count("vote.sync.any") == 2 * groups * config.bands
     assert "wgmma" in ptx
 
 

@@ -28,10 +28,10 @@ def compiled(name: str, logits: torch.Tensor, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_rows_are_loaded_in_vectors(name: str) -> None:
+def test_rows_are_loaded_in_vectors_and_ahead(name: str) -> None:
     ptx = compiled(name, torch.empty(ROWS, VOCAB, dtype=torch.bfloat16))
-    widths = set(re.findall(r"L1::evict_first\S*?((?:\.v4)?\.b\d+) ", ptx))
-    assert widths == {".v4.b32" if name == "logits_group" else ".b32"}
+    sizes = set(re.findall(r"cp\.async\.c[ag]\S* \[.*?\], \[.*?\], (0x\w+)", ptx))
+    assert sizes == {"0x10" if name == "logits_group" else "0x8"}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])

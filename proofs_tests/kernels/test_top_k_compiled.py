@@ -34,7 +34,7 @@ def compiled(config: Config, options: tuple[str, ...]) -> Any:
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_lists_in_memory_are_the_hopper_forms(config: Config) -> None:
     ptx = compiled(config, ()).asm["ptx"]
-    assert ("atom.relaxed.gpu.global.cas.b64" in ptx) == (config.form == "hopper")
+    assert ("atom.relaxed.gpu.global.max.u64" in ptx) == (config.form == "hopper")
     assert "wgmma" in ptx or config.form == "plain"
 
 
