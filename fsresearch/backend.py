@@ -8,7 +8,6 @@ Kernels are imported when a call first needs them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -42,6 +41,8 @@ FORMS = "hopper", "plain", "reference"
 LONGEST = 64
 _LIMIT = 1 << 31
 _MOST_RACES = 1 << 30
+# To look takes longer than a launch, and compiled code cannot.
+_HAS_TRITON = find_spec("triton") is not None
 
 
 class Choice(NamedTuple):
@@ -80,7 +81,7 @@ def triton_available() -> bool:
     >>> triton_available() <= torch.cuda.is_available()
     True
     """
-    return torch.cuda.is_available() and _has_triton()
+    return torch.cuda.is_available() and _HAS_TRITON
 
 
 def choose(hidden: Tensor, weight: Tensor, *, start: int = 0, form: str | None = None) -> Choice:
@@ -281,11 +282,16 @@ def _refer(name: str, *call: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _run(name: str, *call: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Run a kernel."""
-    drawn: tuple[Tensor, Tensor, Tensor] = getattr(
-        import_module(f"fsresearch.kernels.{name}"), name
-    )(*call)
+    """Run a kernel, by the operator that its module registers."""
+    _import(name)
+    drawn: tuple[Tensor, Tensor, Tensor] = getattr(torch.ops.fsresearch, name).default(*call)
     return drawn
+
+
+@torch.compiler.assume_constant_result
+def _import(name: str) -> None:
+    """Import a kernel's module; compiled code, which cannot, has it done while it is traced."""
+    import_module(f"fsresearch.kernels.{name}")
 
 
 def _laid_out(options: Options) -> Options:
@@ -340,7 +346,7 @@ def diagnosis(
         tiles = configs.choose(form, rows)._asdict()
     available = {
         "torch": torch.__version__,
-        "triton": version("triton") if _has_triton() else "not installed",
+        "triton": version("triton") if _HAS_TRITON else "not installed",
         "device": named,
         "forms": ", ".join(able),
     }
@@ -384,7 +390,7 @@ def _obstacle_anywhere(rows: Tensor, stop: int, start: int) -> str | None:
     """Say why no kernel can serve rows [B, n] of the global ids [start, stop)."""
     if rows.device.type != "cuda":
         return f"the tensors are on {rows.device.type}"
-    if not _has_triton():
+    if not _HAS_TRITON:
         return "triton is not installed"
     if 0 in rows.shape or stop == start:
         return "there is nothing to read"
@@ -394,9 +400,3 @@ def _obstacle_anywhere(rows: Tensor, stop: int, start: int) -> str | None:
         return "the first id is no multiple of 64"
     capability = torch.cuda.get_device_capability(rows.device)
     return None if capability >= (8, 0) else f"capability {capability} is below (8, 0)"
-
-
-@cache
-def _has_triton() -> bool:
-    """Say whether Triton is installed; to look takes longer than a launch."""
-    return find_spec("triton") is not None

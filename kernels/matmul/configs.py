@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 __all__ = ["HOPPER", "PLAIN", "Config", "choose"]
 
-HEAVY_ROWS = 128
+# Heavy calls of more rows than the first take the tiles of the second.
+MOST_HEAVY_ROWS, HEAVY_ROWS = 192, 128
 
 
 class Config(NamedTuple):
@@ -53,12 +54,13 @@ def choose(form: str, rows: int, *, heavy: bool = False) -> Config:
     Args:
         form: "plain" or "hopper".
         rows: B.
-        heavy: whether the epilogue has much to look up in memory. Such calls take no larger tiles
-            than 128 rows do, beside which more registers are free.
+        heavy: whether the epilogue has much to look up in memory. Large batches of such calls take
+            the tiles of 128 rows, beside which more registers are free.
 
     >>> choose("hopper", 100).block_b
     128
     """
     table = HOPPER if form == "hopper" else PLAIN
-    fitting = min(rows, HEAVY_ROWS) if heavy else rows
-    return next(config for config in table if fitting <= config.max_rows)
+    if heavy and rows > MOST_HEAVY_ROWS:
+        rows = HEAVY_ROWS
+    return next(config for config in table if rows <= config.max_rows)
