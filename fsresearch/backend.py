@@ -288,7 +288,7 @@ def _run(name: str, *call: Any) -> tuple[Tensor, Tensor, Tensor]:
     return drawn
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _import(name: str) -> None:
     """Import a kernel's module; compiled code, which cannot, has it done while it is traced."""
     import_module(f"fsresearch.kernels.{name}")
@@ -367,9 +367,18 @@ def _obstacle(form: str, hidden: Tensor, weight: Tensor, start: int) -> str | No
         return f"TMA tiles are bfloat16 or float16, got {hidden.dtype}"
     if weight.stride(1) != 1 or weight.stride(0) < weight.shape[1]:
         return f"weight must have contiguous rows, got strides {weight.stride()}"
-    if weight.stride(0) % 8 or weight.data_ptr() % 16 or weight.shape[1] % 8:
+    if weight.stride(0) % 8 or _address(weight) % 16 or weight.shape[1] % 8:
         return "rows of weight must start at multiples of 16 bytes"
     return None
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _address(tensor: Tensor) -> int:
+    """Return a tensor's address; compiled code takes the one that it was traced with.
+
+    Where it is later called with a tensor that is aligned less, the kernel raises.
+    """
+    return tensor.data_ptr()
 
 
 def _obstacle_for_logits(form: str, logits: Tensor, options: Options) -> str | None:

@@ -139,6 +139,7 @@ def test_temporary_memory(log_mass: bool, rows: int, most: int, form: str) -> No
     assert torch.cuda.max_memory_allocated() - before <= most
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning")
 @EACH_FORM
 @pytest.mark.parametrize(("rows", "most"), [(64, 2), (256, 2), (100, 4)])
 def test_launches(rows: int, most: int, form: str) -> None:
