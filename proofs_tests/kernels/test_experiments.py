@@ -107,6 +107,24 @@ def test_every_twist_of_the_soak_makes_a_head(twist: str) -> None:
     assert soak.compare(trial, soak.twisted(trial, "cpu")) == (0.0, [])
 
 
+def test_racecheck_excuses_the_bytes_that_start_partitions_alone() -> None:
+    """A hazard at a line of the pipeline that shares data is none of them."""
+    sanitizer = SimpleNamespace(**load("kernel_sanitize"))
+    source = (EXPERIMENTS.parent / "kernels" / "matmul" / "hopper.py").read_text().splitlines()
+    first, started, shared = (
+        next(i for i, line in enumerate(source, 1) if text in line)
+        for text in ("def matmul_kernel", "gl.warp_specialize(", "hidden_ring.index(")
+    )
+    said = "".join(
+        f"========= Error: Potential RAW hazard detected at __shared__ 0x304b2 in block (0,0,0) :\n"
+        f"=========     Write Thread (31,0,0) at matmul_kernel+0xf90 in hopper.py:{line}\n"
+        f"=========     Read Thread (192,0,0) at matmul_kernel+0x190 in hopper.py:{first}\n"
+        for line in (first, started, shared)
+    )
+    places = sanitizer.HAZARD.findall(said)
+    assert [sanitizer.starts_partitions(*place) for place in places] == [True, True, False]
+
+
 def test_limits_of_speed() -> None:
     assert speed.limit(151_936, 4096, 64, 0.9) == 0.97
     assert speed.limit(151_936, 4096, 1, 1.0) == 1.02
