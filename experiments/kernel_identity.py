@@ -44,7 +44,8 @@ from kernel_heads import (
 from kernel_setting import setting
 from torch import Tensor
 
-from fsresearch.kernels.matmul.configs import HOPPER, PLAIN, Config, choose
+from fsresearch.kernels.matmul.configs import ANY, HOPPER, PLAIN, Config, choose
+from fsresearch.kernels.operator import LIGHT_LOOKUPS
 
 KERNELS = (
     *("lm_head_max", "lm_head_group", "lm_head_top_k"),
@@ -57,6 +58,7 @@ BATCHES = (1, 2, 3, 4, 8, 16, 32, 64, 65, 96, 128, 160, 192, 255, 256, 512)
 # the last one programs take several tiles.
 VOCABS = (257, 1121, 1571, 5003, 20_011)
 DEPTHS = (24, 72, 200, 520, 1000)
+LISTS = (16, 5, 64, 1)
 LARGE = (151_936, 4096)
 ROWS = 4096
 REPEATS = 100_000
@@ -82,18 +84,26 @@ class Case(NamedTuple):
         generator = torch.Generator(device).manual_seed(self.seed)
         shape = self.rows, self.vocab, self.depth
         head = exact_head(generator, *shape, self.dtype, self.options)
+        if self.kernel.endswith("top_k"):
+            head = head._replace(options=head.options._replace(draws=self.k))
         return head.calling(self.kernel)
+
+    @property
+    def k(self) -> int:
+        """Say how many tokens a row of a top-k kernel gets."""
+        return LISTS[self.seed // 100 % len(LISTS)]
 
     def compiles(self) -> tuple[Any, ...]:
         """Name what Triton compiles for it: integers count by being 1, or multiples of 16."""
-        sizes = self.batch == 1, self.batch % 16 == 0, self.vocab % 16 == 0
+        sizes = [self.vocab % 16 == 0]
+        if self.kernel.endswith("top_k"):
+            sizes += [self.k == 1, self.k % 16 == 0]
         config: Config | None = None
         if not self.kernel.startswith("logits"):
-            heavy = self.kernel == "lm_head_top_k" or any(
-                name.endswith(("bias", "mask")) or name.startswith("packed")
-                for name in self.options
-            )
-            config = self.config or choose(self.form, self.batch, heavy=heavy)
+            looks_up = any(name in " ".join(self.options) for name in ("bias", "mask", "packed"))
+            light = 192 if self.kernel.endswith("top_k") else LIGHT_LOOKUPS if looks_up else ANY
+            config = self.config or choose(self.form, self.batch, light=light)
+            config = config._replace(max_rows=0)
         return self.kernel, self.options, self.dtype, config, *sizes
 
 

@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from fsresearch.kernels.matmul.configs import Config, choose
+from fsresearch.kernels.matmul.configs import ANY, Config, choose
 from fsresearch.kernels.options import Options
 
 __all__ = ["Drawn", "Launcher", "LogitsLauncher", "register", "register_logits"]
@@ -17,6 +17,8 @@ __all__ = ["Drawn", "Launcher", "LogitsLauncher", "register", "register_logits"]
 Drawn = tuple[Tensor, Tensor, Tensor]
 Launcher = Callable[[Tensor, Tensor, Options, Config, int], Drawn]
 LogitsLauncher = Callable[[Tensor, Options, int], Drawn]
+# Of calls with a bias or a mask, the largest batch that is light (`matmul.configs.choose`).
+LIGHT_LOOKUPS = 128
 _OPTIONS = (
     "SymInt vocab_size, Tensor? seeds, Tensor? positions, Tensor? temperature, Tensor? bias, "
     "Tensor? mask, float inverse, float? logit_scale, float? softcap, SymInt start, SymInt draws, "
@@ -24,7 +26,7 @@ _OPTIONS = (
 )
 
 
-def register(name: str, launch: Launcher, *, heavy: bool = False) -> Callable[..., Drawn]:
+def register(name: str, launch: Launcher, *, light: int | None = None) -> Callable[..., Drawn]:
     """Return the operator ``fsresearch::name`` of an LM head.
 
     It takes hidden [B, D], B >= 1, and weight [V, D] of the same dtype (float32, bfloat16 or
@@ -35,13 +37,14 @@ def register(name: str, launch: Launcher, *, heavy: bool = False) -> Callable[..
     Args:
         name: the kernel's.
         launch: takes (hidden, weight, options, config, programs).
-        heavy: whether its calls are, as those with a bias or a mask are (`matmul.configs.choose`).
+        light: the largest batch whose calls are light, whatever their options are.
     """
 
     def operator(hidden: Tensor, weight: Tensor, *rest: object) -> Drawn:
         options = Options(*rest[:-1])  # type: ignore[arg-type]
-        looks_up = heavy or options.bias is not None or options.mask is not None
-        config = choose(str(rest[-1]), len(hidden), heavy=looks_up)
+        plain = options.bias is None and options.mask is None
+        most = light or (ANY if plain else LIGHT_LOOKUPS)
+        config = choose(str(rest[-1]), len(hidden), light=most)
         with _on(hidden):
             return launch(hidden, weight, options, config, _programs(hidden))
 

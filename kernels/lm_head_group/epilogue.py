@@ -22,7 +22,7 @@ from fsresearch.kernels.flags import LOG_MASS, MANY_DRAWS, TEMPERATURE
 from fsresearch.kernels.lm_head_group.quads import race_quads
 from fsresearch.kernels.lm_head_group.race import race
 from fsresearch.kernels.merge.mass import add_mass, leave_mass
-from fsresearch.kernels.merge.packed import deliver, ordered, poison, score_of, submit
+from fsresearch.kernels.merge.packed import LOWEST, deliver, ordered, poison, score_of, submit
 from fsresearch.kernels.pieces import fill, first_piece, maximum, peak
 from fsresearch.kernels.rows import open_row_block
 from fsresearch.kernels.transform import foresee, settled, transform
@@ -123,7 +123,7 @@ def _draw_one(logits, first, draw, rows, args, QUADS: tl.constexpr, FLAGS: tl.co
 @triton.jit
 def _known(seen, rows):
     """Return the score that a group must reach: none can in rows past the batch."""
-    return tl.where(rows[3], tl.maximum(score_of(seen), float("-inf")), float("inf"))
+    return tl.where(rows[3], score_of(tl.maximum(seen, LOWEST)), float("inf"))
 
 
 @triton.jit

@@ -11,4 +11,4 @@ from fsresearch.kernels.operator import register
 
 __all__ = ["lm_head_top_k"]
 
-lm_head_top_k = register("lm_head_top_k", launch, heavy=True)
+lm_head_top_k = register("lm_head_top_k", launch, light=192)

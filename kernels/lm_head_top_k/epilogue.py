@@ -180,7 +180,7 @@ def _note(logits, quota, high, first, zero, bound, rows):
 def _smallest(cells, first, args):
     """Return the smallest of each row's k cells, and its place; the strands share the reading."""
     k, strand = args[3][2], first >> 1 & 3
-    low = fill(strand, 0).to(tl.uint64) - 1
+    low = fill(strand, 0).to(tl.uint64) + 0xFFFFFFFFFFFFFFFF
     at = strand
     for start in range(0, k, 16):
         i0 = tl.minimum(start + strand, k - 1)

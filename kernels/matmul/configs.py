@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 __all__ = ["HOPPER", "PLAIN", "Config", "choose"]
 
-# Heavy calls of more rows than the first take the tiles of the second.
-MOST_HEAVY_ROWS, HEAVY_ROWS = 192, 128
+ANY = 1 << 31
+# Rows of the tiles beside which most registers are free.
+HEAVY_ROWS = 128
 
 
 class Config(NamedTuple):
@@ -38,29 +39,29 @@ HOPPER = (
     Config("hopper", 64, 64, 128, 128, 4, 4),
     Config("hopper", 128, 128, 128, 64, 8, 6),
     Config("hopper", 192, 192, 128, 64, 12, 5, 3),
-    Config("hopper", 1 << 31, 128, 256, 64, 8, 4),
+    Config("hopper", ANY, 128, 256, 64, 8, 4),
 )
 
 PLAIN = (
     Config("plain", 16, 16, 128, 64, 4, 4),
     Config("plain", 32, 32, 128, 64, 4, 4),
-    Config("plain", 1 << 31, 64, 128, 32, 4, 3),
+    Config("plain", ANY, 64, 128, 32, 4, 3),
 )
 
 
-def choose(form: str, rows: int, *, heavy: bool = False) -> Config:
+def choose(form: str, rows: int, *, light: int = ANY) -> Config:
     """Return the configuration of a form for a batch.
 
     Args:
         form: "plain" or "hopper".
         rows: B.
-        heavy: whether the epilogue has much to look up in memory. Large batches of such calls take
-            the tiles of 128 rows, beside which more registers are free.
+        light: the largest batch whose epilogue does not lack registers. Larger ones take the tiles
+            of 128 rows, again and again.
 
-    >>> choose("hopper", 100).block_b
-    128
+    >>> choose("hopper", 160).block_b, choose("hopper", 160, light=128).block_b
+    (192, 128)
     """
     table = HOPPER if form == "hopper" else PLAIN
-    if heavy and rows > MOST_HEAVY_ROWS:
+    if rows > light:
         rows = HEAVY_ROWS
     return next(config for config in table if rows <= config.max_rows)

@@ -32,7 +32,7 @@ PRODUCER_REGISTERS = gl.constexpr(24)
 copy_box = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["num_rows", "num_columns", "depth", "slots"])
 def matmul_kernel(
     hidden_desc,
     weight_desc,
@@ -50,6 +50,7 @@ def matmul_kernel(
     STAGES: gl.constexpr,
 ):
     """Give every tile of ``hidden @ weight.T`` to an epilogue; numbered as the plain kernel is."""
+    args = args[0], args[1], args[2], args[3] + (num_rows,), args[4]
     BAND: gl.constexpr = hidden_desc.block_shape[0]
     BLOCK_V: gl.constexpr = weight_desc.block_shape[0]
     BLOCK_D: gl.constexpr = hidden_desc.block_shape[1]

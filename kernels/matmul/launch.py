@@ -46,7 +46,7 @@ def run(
     """
     rows, depth = hidden.shape
     slots, blocks = grid(rows, options.vocab_size, config, programs)
-    args = (*arguments(options, rows), outputs)
+    args = (*arguments(options), outputs)
     bits = flags.bits(options, config.block_v, weight)
     if config.form == "hopper":
         from fsresearch.kernels.matmul.hopper import run_hopper
@@ -76,8 +76,12 @@ def run(
     )
 
 
-def arguments(options: Options, rows: int) -> tuple[tuple[Any, ...], ...]:
-    """Return what every epilogue finds: of rows, numbers, of columns, sizes."""
+def arguments(options: Options) -> tuple[tuple[Any, ...], ...]:
+    """Return what every epilogue finds: of rows, numbers, of columns, sizes.
+
+    A pipeline appends the number of rows to the sizes. It is not among them, so that a batch of
+    another size needs no other kernel.
+    """
     bias, mask = options.bias, options.mask
     if mask is not None and mask.dtype == torch.bool:
         mask = mask.view(torch.uint8)
@@ -100,5 +104,5 @@ def arguments(options: Options, rows: int) -> tuple[tuple[Any, ...], ...]:
             mask,
             0 if mask is None else mask.stride(0),
         ),
-        (options.vocab_size, options.start, options.columns, rows),
+        (options.vocab_size, options.start, options.columns),
     )

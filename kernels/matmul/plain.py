@@ -11,7 +11,7 @@ import triton.language as tl
 __all__ = ["matmul_kernel"]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_columns"])
 def matmul_kernel(
     hidden_ptr,
     weight_ptr,
@@ -38,6 +38,7 @@ def matmul_kernel(
     Programs are numbered slot-major: ``slot = program_id // blocks of rows`` takes the tiles slot,
     slot + slots, ... of one block of rows. Rows past the batch read the last one.
     """
+    args = args[0], args[1], args[2], args[3] + (num_rows,), args[4]
     blocks = tl.cdiv(num_rows, BLOCK_B)
     slot = tl.program_id(0) // blocks
     slots = tl.num_programs(0) // blocks

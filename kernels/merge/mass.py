@@ -67,7 +67,7 @@ def merge_masses(left: Tensor) -> Tensor:
     return log_mass
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "slots"])
 def merge_masses_kernel(maxima_ptr, masses_ptr, log_mass_ptr, num_rows, slots, BLOCK: tl.constexpr):
     """Reduce (maximum, mass relative to it) [slots, rows] to log-masses float64 [rows].
 

@@ -8,7 +8,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["deliver", "key", "larger", "ordered", "poison", "score_of", "submit"]
+__all__ = ["LOWEST", "deliver", "key", "larger", "ordered", "poison", "score_of", "submit"]
+
+
+# What -inf is `ordered` to.
+LOWEST = tl.constexpr(0x007FFFFF)
 
 
 @triton.jit

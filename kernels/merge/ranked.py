@@ -25,7 +25,7 @@ def merge_lists(lists: Tensor, perturbed: Tensor, token: Tensor) -> None:
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "slots", "k"])
 def merge_lists_kernel(
     lists_ptr, perturbed_ptr, token_ptr, num_rows, slots, k, BLOCK: tl.constexpr
 ):

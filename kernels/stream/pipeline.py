@@ -14,11 +14,12 @@ import triton.language as tl
 __all__ = ["stream_kernel"]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "slots"])
 def stream_kernel(
     logits_ptr,
     row_stride,
     column_stride,
+    num_rows,
     slots,
     draws,
     args,
@@ -42,6 +43,7 @@ def stream_kernel(
     takes (tile, first, rows, state, args, FLAGS), with the units' first tokens, and returns the
     state. CLOSE ends a program.
     """
+    args = args[0], args[1], args[2], args[3] + (num_rows,), args[4]
     slot = tl.program_id(0) % slots
     race = tl.program_id(0) // slots
     row = race // draws
