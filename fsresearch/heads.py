@@ -8,14 +8,15 @@ from torch import Tensor
 from fsresearch import backend
 from fsresearch.backend import Options
 from fsresearch.noise import RowNoise
-from fsresearch.sources import LMHead, Source
+from fsresearch.sources import LMHead, Logits, Source
 
 __all__ = ["run_kernel"]
 
+# By method, of an LM head and of logits in memory.
 _KERNELS = {
-    "gumbel-max": backend.lm_head_max,
-    "grouped": backend.lm_head_group,
-    "gumbel-top-k": backend.lm_head_top_k,
+    "gumbel-max": (backend.lm_head_max, backend.logits_max),
+    "grouped": (backend.lm_head_group, backend.logits_group),
+    "gumbel-top-k": (backend.lm_head_top_k, backend.logits_top_k),
 }
 
 
@@ -32,7 +33,7 @@ def run_kernel(
 
     Args:
         method: its name, or "gumbel-top-k".
-        source: where the logits come from; an LM head on a GPU is served.
+        source: where the logits come from; an LM head or logits on a GPU are served.
         noise: the rows' noise and draws.
         greedy: for all rows; the temperature says it of single rows.
         log_mass: whether the log-mass is wanted.
@@ -44,14 +45,13 @@ def run_kernel(
     >>> run_kernel("gumbel-max", head, noise, False, True) is None
     True
     """
-    kernel = _KERNELS.get(method)
-    if kernel is None or type(source) is not LMHead or source.device.type != "cuda":
+    if not (type(source) is LMHead or type(source) is Logits):
+        return None
+    if method not in _KERNELS or source.device.type != "cuda":
         return None
     transform, temperature, inverse = source.transform, source.temperature, 1.0
     one_for_all = greedy is True and columns is None
     if isinstance(transform.inverse_temperature, Tensor) and not isinstance(temperature, Tensor):
-        return None
-    if backend.choose(source.raw_hidden, source.weight, start=source.start).form == "reference":
         return None
     if isinstance(temperature, Tensor):
         temperature = temperature.expand(source.rows)
@@ -76,4 +76,11 @@ def run_kernel(
         role=noise.role,
         log_mass=log_mass,
     )
-    return kernel(source.raw_hidden, source.weight, options)
+    of_head, of_logits = _KERNELS[method]
+    if isinstance(source, Logits):
+        if backend.choose_for_logits(source.logits, options).form == "reference":
+            return None
+        return of_logits(source.logits, options)
+    if backend.choose(source.raw_hidden, source.weight, start=source.start).form == "reference":
+        return None
+    return of_head(source.raw_hidden, source.weight, options)

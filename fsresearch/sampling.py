@@ -154,7 +154,7 @@ def sample_logits(
     arguments.check_logits(logits)
     options = Options(temperature, bias, mask, softcap, logit_scale, vocab_size)
     transform, greedy, vocab = options.transform(len(logits), logits.shape[1], logits.device)
-    source = Logits(logits, transform, vocab_size=vocab)
+    source = Logits(logits, transform, vocab_size=vocab, temperature=options.temperature)
     checks.flags(log_prob=log_prob, check=check)
     kept = truncate(source, Filters(top_k, top_p, min_p), greedy, check)
     return _sample(
@@ -255,7 +255,7 @@ def sample_logits_without_replacement(
     arguments.check_logits(logits)
     options = Options(temperature, bias, mask, softcap, logit_scale, vocab_size)
     transform, greedy, vocab = options.transform(len(logits), logits.shape[1], logits.device)
-    source = Logits(logits, transform, vocab_size=vocab)
+    source = Logits(logits, transform, vocab_size=vocab, temperature=options.temperature)
     return _without_replacement(source, options, greedy, k, seed, position, role, check)
 
 

@@ -47,6 +47,7 @@ class Logits:
         transform: what is done to them.
         vocab_size: how many of the V columns are tokens; the rest is padding.
         start: the global id of the first column.
+        temperature: what the transform's inverse was made of, for kernels that invert it alike.
 
     >>> Logits(torch.tensor([[1.0, 2.0, 3.0]])).tile(1, 3)
     Tile(logits=tensor([[2., 3.]]), start=1)
@@ -59,8 +60,10 @@ class Logits:
         *,
         vocab_size: int | None = None,
         start: int = 0,
+        temperature: float | Tensor | None = None,
     ) -> None:
         self.logits = logits
+        self.temperature = temperature
         self.transform = transform or Transform()
         self.rows, columns = logits.shape
         self.start = start
