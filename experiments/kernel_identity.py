@@ -103,7 +103,6 @@ class Case(NamedTuple):
             looks_up = any(name in " ".join(self.options) for name in ("bias", "mask", "packed"))
             light = 192 if self.kernel.endswith("top_k") else LIGHT_LOOKUPS if looks_up else ANY
             config = self.config or choose(self.form, self.batch, light=light)
-            config = config._replace(max_rows=0)
         return self.kernel, self.options, self.dtype, config, *sizes
 
 

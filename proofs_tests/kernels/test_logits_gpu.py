@@ -54,15 +54,11 @@ def test_any_strides_and_alignment(kernel: str, dtype: torch.dtype) -> None:
     made = call(kernel, 5, 3001, dtype, ("temperatures", "log mass"))
     expected = heads.answer(made, "plain")
     wide = torch.full((5, 3077), torch.inf, dtype=dtype, device="cuda")
-    for left in (0, 1, 8):
-        there = wide[:, left : left + 3001]
-        there.copy_(made.hidden)
-        for logits in (there, made.hidden.T.contiguous().T):
-            for ours, theirs in zip(
-                heads.answer(made._replace(hidden=logits), "plain"), expected, strict=True
-            ):
-                torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
-        wide.fill_(torch.inf)
+    layouts = [wide.clone()[:, left : left + 3001].copy_(made.hidden) for left in (0, 1, 8)]
+    for logits in (*layouts, made.hidden.T.contiguous().T):
+        got = heads.answer(made._replace(hidden=logits), "plain")
+        for ours, theirs in zip(got, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
 
 
 @EACH_KERNEL
@@ -78,7 +74,7 @@ def test_broken_rows_and_rows_without_mass(kernel: str) -> None:
     made.hidden[3] = -torch.inf
     made.hidden[4, 1:] = -torch.inf
     assert_same(made)
-    assert heads.answer(made, "plain").token[:5, 0].tolist()[1:] == [-1, -1, -1, 0]
+    assert heads.answer(made, "plain").token[1:5, 0].tolist() == [-1, -1, -1, 0]
 
 
 @EACH_KERNEL
